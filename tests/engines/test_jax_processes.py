@@ -1,6 +1,8 @@
 """What several processes agree on, without starting them; test_engines_tf.py does."""
 
 import collections
+import os
+import threading
 from types import SimpleNamespace
 
 import jax
@@ -33,6 +35,18 @@ def test_it_says_that_it_waits_and_jax_finds_the_rest(monkeypatch, caplog):
     assert asked[0].keys() == {"initialization_timeout", "shutdown_timeout_seconds"}
     assert asked[1]["process_id"] == 1
     assert "process 1 of 2 waits up to 300 s for the others at a:1" in caplog.text
+
+
+def test_who_misses_others_ends_after_the_time_limit(monkeypatch, capsys):
+    """As a thread does it: JAX's call cannot be interrupted."""
+    ended = threading.Event()
+    codes = []
+    monkeypatch.setattr(os, "_exit", lambda code: (codes.append(code), ended.set()))
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **kw: ended.wait(30))
+    connect(0.01, coordinator_address="a:1", num_processes=2, process_id=1)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert codes == [2]
+    assert line.startswith("error: process 1 of 2 has waited 0.01 s for the others at ")
 
 
 Device = collections.namedtuple("Device", "process_index number")

@@ -2,7 +2,9 @@
 
 import functools
 import itertools
+import os
 import re
+import threading
 
 import jax
 import numpy as np
@@ -11,9 +13,10 @@ from absl import logging
 from jax._src import distributed
 from jax.experimental import multihost_utils
 
+from remixer_tf import console
 from remixer_tf.checkpoints.sharded import spread
 from remixer_tf.engines.engine import Host
-from remixer_tf.errors import StorageError, UserError
+from remixer_tf.errors import StorageError, UserError, check_numbers
 
 _SHUTDOWN_SECONDS = 60
 
@@ -27,30 +30,40 @@ class MissingProcessesError(StorageError):
 def connect(initialization_timeout=300, **options):
     """Connects this process with the others, before JAX looks for its devices.
 
-    If a process is missing after the time limit, JAX 0.10.2 ends the others by SIGABRT
-    without naming it. So each process logs that it waits. The arguments are those of
-    `jax.distributed.initialize`, which finds address, number and index by itself if
-    Slurm, Open MPI, Kubernetes or Cloud TPU started the processes. Raises a ValueError
-    for an unknown argument, or if there is no such cluster.
+    Each process logs that it waits. If one is missing after the time limit, the others
+    end with an error in one line and exit code 2: JAX waits in a call that cannot be
+    interrupted, after which it ends the process by SIGABRT, with a stack of C++. The
+    arguments are those of `jax.distributed.initialize`, which finds address, number and
+    index by itself if Slurm, Open MPI, Kubernetes or Cloud TPU started the processes.
+    Raises a ValueError for an unknown argument, or if there is no such cluster.
     """
     if jax.distributed.is_initialized():
         return
+    check_numbers(initialization_timeout=initialization_timeout)
     # `StopSignal` handles SIGTERM.
     jax.config.update("jax_enable_preemption_service", False)
     # After an error the other processes wait for this long.
     options = {"shutdown_timeout_seconds": _SHUTDOWN_SECONDS, **options}
-    logging.warning(
-        "process %s of %s waits up to %s s for the others at %s. Then JAX ends it "
-        "with DEADLINE_EXCEEDED: start those whose output lacks this line.",
-        options.get("process_id", "?"),
-        options.get("num_processes", "?"),
-        initialization_timeout,
-        options.get("coordinator_address", "an address that JAX finds"),
+    me = (
+        f"process {options.get('process_id', '?')} of "
+        f"{options.get('num_processes', '?')}"
     )
+    address = options.get("coordinator_address", "an address that JAX finds")
+    logging.warning(
+        "%s waits up to %s s for the others at %s", me, initialization_timeout, address
+    )
+    late = (
+        f"{me} has waited {initialization_timeout} s for the others at {address}. "
+        "Start all processes again: those whose output does not say that they wait "
+        "were missing, or could not reach that address. Starts that take longer need a "
+        "larger initialization_timeout in JaxEngine.distributed."
+    )
+    timer = threading.Timer(initialization_timeout, _end, [late])
+    timer.daemon = True
+    timer.start()
     try:
-        jax.distributed.initialize(
-            initialization_timeout=initialization_timeout, **options
-        )
+        later = initialization_timeout + 60  # JAX ends the process then.
+        jax.distributed.initialize(initialization_timeout=later, **options)
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
         raise UserError(
             f"The processes cannot be connected: {error} Expected: "
@@ -59,6 +72,14 @@ def connect(initialization_timeout=300, **options):
             "'process_id': 0}; {} where Slurm, Open MPI, Kubernetes or Cloud TPU "
             "started the processes; None for this process alone."
         ) from error
+    finally:
+        timer.cancel()
+
+
+def _end(message):
+    """Ends this process with an error: nothing can be raised in JAX's call."""
+    console.say(message, "error")
+    os._exit(2)
 
 
 def meet(seconds):

@@ -109,10 +109,26 @@ def _existing(folder, source):
 
 
 def files_of(pattern):
-    """Returns the files of a pattern, sorted; a file of this very name is the one."""
-    if tf.io.gfile.exists(pattern):
-        return [pattern]
-    return sorted(tf.io.gfile.glob(pattern))
+    """Returns the files of a pattern, sorted; a file of this very name is the one.
+
+    Raises an OSError if one is a pipe or a device.
+    """
+    files = [pattern]
+    if not tf.io.gfile.exists(pattern):
+        files = sorted(tf.io.gfile.glob(pattern))
+    for path in files:
+        _check_no_pipe(path)
+    return files
+
+
+def _check_no_pipe(path):
+    """TensorFlow finds a pipe empty, and training reads a file more than once."""
+    there = "://" not in path and os.path.exists(path)
+    if there and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise StorageError(
+            f"{path} is a pipe or a device, which cannot be read twice. Write what "
+            "comes from it to a file, and name that."
+        )
 
 
 class FilesOrTfds(seqio.TfdsDataSource):
@@ -193,6 +209,7 @@ def read_bytes(path):
     Raises an OSError if it cannot be read; a ValueError if gzip cannot read it, or its
     content is over 64 MiB and more than 100 times as large.
     """
+    _check_no_pipe(path)
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             data = file.read()

@@ -6,6 +6,7 @@ import decimal
 import gzip
 import json
 import logging
+import os
 import zoneinfo
 
 import numpy as np
@@ -184,6 +185,14 @@ def test_a_small_file_does_not_become_a_huge_one(tmp_path):
         read_table(str(path))
     path.write_bytes(gzip.compress(b"a\nb"))
     assert read_table(str(path))[0] == ["a", "0"]
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.jsonl", "a.arrow"])
+def test_a_pipe_is_no_file(tmp_path, name):
+    """TensorFlow would find it empty, or wait for who writes to it."""
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(OSError, match=f"{name} is a pipe .* Write what comes from it"):
+        read_table(str(tmp_path / name))
 
 
 def test_parquet(tmp_path):

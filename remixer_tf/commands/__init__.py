@@ -30,6 +30,7 @@ _LONGEST = 1000  # characters of a library's error
 # Libraries' errors are found by their text: no library is imported here.
 _NO_MEMORY = "RESOURCE_EXHAUSTED|out of memory|OOM when"
 _NO_WORKER = "collective ops is aborted|error reported from /job:|remote target /job:"
+_NO_TEMPORARY = "no usable temporary directory"  # TensorFlow's import needs one, too
 _NO_DISK = (
     "no space left|disk quota|file too large|read-only file system|permission denied"
 )
@@ -152,6 +153,8 @@ def _of_machine(error):
             "Start all of them again with the same command: they resume from the last "
             "checkpoint."
         )
+    if what := _line_with(_NO_TEMPORARY, error):
+        return f"{what}. Set TMPDIR to a folder that can be written."
     if what := _line_with(_NO_DISK, error):
         return (
             f"{what}. Make room, or choose a place that can be read and written. "

@@ -440,6 +440,11 @@ def test_a_users_error_is_one_line_and_a_bug_is_not(capsys):
         (OSError(28, "No space left on device"), 2, ["left on device. Make room"]),
         (OSError(30, "Read-only file system", "/x"), 2, ["file system: '/x'. Make"]),
         (
+            FileNotFoundError(2, "No usable temporary directory found in ['/tmp']"),
+            2,
+            ["found in ['/tmp']. Set TMPDIR to a folder that can be written."],
+        ),
+        (
             tf.errors.ResourceExhaustedError(None, None, "a; No space left on device"),
             2,
             ["error: a; No space left on device. Make room"],

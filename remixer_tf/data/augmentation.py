@@ -4,6 +4,8 @@ A transform is a function of an image, float32 [height, width, 3], and its `Seed
 returns the image for the next one. Values lie in [0, 255] until `normalize`.
 """
 
+import math
+
 import keras
 import tensorflow as tf
 
@@ -58,6 +60,10 @@ def resize_and_center_crop(
 ):
     """The middle of the image, for evaluation: nothing is random.
 
+    Sizes and the cut are those of torchvision and timm (`Resize`, `CenterCrop`). The
+    shorter side becomes `floor(image_size / share)` pixels. Half a pixel of the cut is
+    rounded to an even number.
+
     Args:
         image, seeds: see the module.
         image_size: int, side of the square that is cut out.
@@ -65,11 +71,14 @@ def resize_and_center_crop(
         method: str, of `tf.image.resize`.
         squash: bool, whether the image is first stretched to a square.
     """
-    shape = tf.cast(tf.shape(image)[:2], tf.float32)
-    scale = image_size / share / (shape if squash else tf.reduce_min(shape))
-    size = tf.maximum(tf.cast(tf.round(shape * scale), tf.int32), image_size)
+    side = math.floor(image_size / share + 1e-6)  # 14 / (14 / 25) is below 25.
+    shape = tf.shape(image)[:2]
+    size = [side, side] if squash else side * shape // tf.reduce_min(shape)
     image = _resize(image, size, method)
-    return tf.image.resize_with_crop_or_pad(image, image_size, image_size)
+    rest = (tf.shape(image)[:2] - image_size) / 2
+    top, left = tf.unstack(tf.cast(tf.round(rest), tf.int32))
+    image = image[top : top + image_size, left : left + image_size]
+    return tf.ensure_shape(image, [image_size, image_size, 3])
 
 
 def _resize(image, size, method="bicubic"):

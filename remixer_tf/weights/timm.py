@@ -11,7 +11,11 @@ _CONVERTING = (
     "Where its origin is trusted, safetensors.torch.save_file writes the dictionary "
     "that torch.load(FILE, weights_only=True) returns."
 )
-_METHODS = ("bicubic", "bilinear", "nearest", "area", "lanczos3", "lanczos5")
+# timm's names of ways to resize, and those of `tf.image.resize`.
+_METHODS = {
+    **{name: name for name in ("bicubic", "bilinear", "nearest")},
+    "lanczos": "lanczos3",
+}
 _NORM_EPSILON = 1e-5  # of timm's spatial gating unit; its other norms have 1e-6
 # timm's names of activations, and ours.
 _ACTIVATIONS = {
@@ -151,12 +155,10 @@ def _preprocessing(config, image_size):
         f"normalize.{name}": tuple(255.0 * x for x in reals(config, name, (0.5,) * 3))
         for name in ("mean", "std")
     }
-    share = real(config, "crop_pct", 0.875, low=0.01)
     method = word(config, "interpolation", "bicubic", _METHODS)
     mode = word(config, "crop_mode", "center", ("center", "squash"))
     return bindings | {
-        # timm rounds the side down that is resized to.
-        "resize_and_center_crop.share": image_size / math.floor(image_size / share),
-        "resize_and_center_crop.method": method,
+        "resize_and_center_crop.share": real(config, "crop_pct", 0.875, 0.01, 1.0),
+        "resize_and_center_crop.method": _METHODS[method],
         "resize_and_center_crop.squash": mode == "squash",
     }

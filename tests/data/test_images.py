@@ -208,6 +208,27 @@ def test_flip_and_crops():
     np.testing.assert_allclose(whole, tf.clip_by_value(image[:, :40], 0, 255))
 
 
+@pytest.mark.parametrize(
+    "height, width, size, share, first, last",
+    [
+        (40, 57, 16, 0.875, (3, 10), (36, 44)),
+        (57, 40, 16, 0.875, (10, 3), (44, 36)),
+        (12, 9, 16, 0.875, (2, 0), (9, 8)),
+        (33, 100, 24, 0.9, (1, 35), (31, 64)),
+        (375, 500, 32, 0.9, (26, 81), (358, 418)),
+        (31, 90, 21, 1.0, (0, 30), (30, 60)),
+        (40, 57, 16, 16 / 18, (3, 10), (36, 44)),
+    ],
+)
+def test_the_middle_is_torchvisions(height, width, size, share, first, last):
+    """The pixels at two corners of Resize(floor(size / share)), CenterCrop(size)."""
+    places = np.stack(np.mgrid[:height, :width], axis=-1) / 2
+    image = np.pad(places, [(0, 0), (0, 0), (0, 1)]).astype("float32")
+    crop = functools.partial(augmentation.resize_and_center_crop, method="nearest")
+    found = crop(image, None, size, share).numpy()[:, :, :2] * 2
+    assert (*found[0, 0], *found[-1, -1]) == (*first, *last)
+
+
 def test_evaluation_sees_every_image_once(source):
     split = "train"
     batches = take(eval_images(source, PLAIN, batch_size=4, split=split), None)

@@ -134,8 +134,7 @@ def test_image_models(tmp_path, name, act):
     np.testing.assert_allclose(received, logits(weights, images, act), atol=1e-5)
     assert configuration.get_value("normalize.std") == (255.0,) * 3
     assert configuration.get_value("resize_and_center_crop.method") == "bilinear"
-    # timm resizes to floor(4 / 0.9) = 4 pixels.
-    assert configuration.get_value("resize_and_center_crop.share") == 1
+    assert configuration.get_value("resize_and_center_crop.share") == 0.9
     if name != "mixer_b16_224":
         return
     with warnings.catch_warnings():
@@ -164,6 +163,10 @@ def test_image_models(tmp_path, name, act):
         ({"global_pool": ""}, "global_pool must be avg"),
         ({"num_classes": 9}, "num_classes must be 7"),
         ({"pretrained_cfg": {"crop_mode": "border"}}, "crop_mode must be one of"),
+        (
+            {"pretrained_cfg": {"interpolation": "box"}},
+            "bilinear, nearest, lanczos. Re",
+        ),
         ({"pretrained_cfg": {"crop_border_pixels": 2}}, "crop_border_pixels must be"),
         ({"pretrained_cfg": {"input_size": [3, 8, 8]}}, "input_size in config.json"),
         ({"label_names": ["a", "b"]}, "label_names .* 2 names. Expected: 7"),
@@ -194,12 +197,12 @@ def test_settings_that_change_nothing_are_named_once(tmp_path):
 def test_the_first_form_of_the_file(tmp_path):
     """All fields in one object, as timm's `_parse_model_cfg` reads it."""
     names = [f"class {i}" for i in range(7)]
-    fields = {"mean": [0, 0, 0], "std": [1, 1, 1], "interpolation": "bilinear"}
+    fields = {"mean": [0, 0, 0], "std": [1, 1, 1], "interpolation": "lanczos"}
     fields |= {"labels": names, "num_classes": 7, "url": "x", "first_conv": "stem.proj"}
     write(tmp_path, "mixer_b16_224", made_up_weights(gmlp=False), **fields, new=1)
     source = read_source(str(tmp_path))
     assert source.bindings["normalize.std"] == (255.0,) * 3
-    assert source.bindings["resize_and_center_crop.method"] == "bilinear"
+    assert source.bindings["resize_and_center_crop.method"] == "lanczos3"
     assert source.bindings["image_to_class.classes"] == tuple(names)
     (line,) = source.remarks()
     assert line.endswith(": new in pretrained_cfg in config.json")

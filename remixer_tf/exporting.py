@@ -133,14 +133,16 @@ def _hugging_face(run, model_dir, folder, step):
     from remixer_tf.weights.to_hugging_face import export_hugging_face
 
     search = configuration.get_value("text_to_text.decode_fn")
-    length = run.feature_lengths and run.feature_lengths["targets"]
+    length = (run.feature_lengths or {}).get("targets")
     generation, left_out = write_generation(
         search.__name__ if search else "greedy_decode",
         configuration.get_arguments("text_to_text.decode_fn"),
         configuration.get_value("text_to_text.max_decode_length", length),
     )
+    name = "text_to_text.clean_up_tokenization_spaces"
+    clean_up = configuration.get_value(name, False)
     engine, _ = run.in_float32().restore(model_dir, step)
-    export_hugging_face(engine.model, run.get_task(), folder, generation)
+    export_hugging_face(engine.model, run.get_task(), folder, generation, clean_up)
     return [f"transformers has no {line}" for line in left_out]
 
 

@@ -337,6 +337,8 @@ class LoadedRun:
             found = answerer.write(np.asarray([ids], np.int32)).numpy()[0]
             # A character may end in a later token.
             whole = found.decode("utf-8", "ignore")
+            if isinstance(new, int) and answerer.unsettled:
+                whole = whole[: -answerer.unsettled]
             if len(whole) > len(said) and whole.startswith(said):
                 piece, said = whole[len(said) :], whole
                 yield piece

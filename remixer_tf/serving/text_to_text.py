@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from remixer_tf.data.codec import Codec
+from remixer_tf.data.codec import UNSETTLED, Codec
 from remixer_tf.data.eval_batches import converter_for
 from remixer_tf.data.language_model import check_reads_inputs
 from remixer_tf.data.lengths import check_feature_lengths
@@ -32,6 +32,7 @@ def text_to_text(
     max_decode_length=None,
     decode_fn=greedy_decode,
     skip_special_tokens=False,
+    clean_up_tokenization_spaces=False,
     weights="float32",
     jit_compile=None,
 ):
@@ -48,6 +49,8 @@ def text_to_text(
             answer's default is half of it.
         decode_fn: `(model, batch, max_length) -> Decoded`, see `remixer_tf.decoding`.
         skip_special_tokens: bool, whether answers leave out <extra_id_0> and its kin.
+        clean_up_tokenization_spaces: bool, whether answers leave out the blank of "yes
+            .", "do n't" and their kin, as transformers' tokenizers with this setting.
         weights: str, the type that an export stores, see `StoredWeights`.
         jit_compile: see `TokenGraph`. An export keeps it.
     """
@@ -61,6 +64,7 @@ def text_to_text(
         max_decode_length=max_decode_length,
         decode_fn=decode_fn,
         skip_special_tokens=skip_special_tokens,
+        clean_up_tokenization_spaces=clean_up_tokenization_spaces,
         weights=weights,
         jit_compile=jit_compile,
     )
@@ -95,7 +99,8 @@ class TextToText(tf.Module):
         task: a `seqio.Task` or `seqio.Mixture` with targets. A language model's may
             have no inputs.
         feature_lengths: dictionary of ints, as in training.
-        max_decode_length, skip_special_tokens: see `text_to_text`.
+        max_decode_length, skip_special_tokens, clean_up_tokenization_spaces: see
+            `text_to_text`.
         graph: `decode_fn`, `weights`, `jit_compile` of the attribute `tokens`, see
             `TokenGraph`.
 
@@ -105,6 +110,7 @@ class TextToText(tf.Module):
     several answers adds `all_outputs` and `all_scores`, `[batch, answers]`.
 
     Attributes:
+        unsettled: int, characters at the end of an answer that more tokens may change.
         arguments: dictionary of arguments of `decode_fn`, such as `sampling` and
             `seed`: what the signature `generate` takes where a request has no other.
     """
@@ -119,6 +125,7 @@ class TextToText(tf.Module):
         feature_lengths,
         max_decode_length=None,
         skip_special_tokens=False,
+        clean_up_tokenization_spaces=False,
         **graph,
     ):
         super().__init__(name="text_to_text")
@@ -136,8 +143,11 @@ class TextToText(tf.Module):
         )
         self.codec = Codec(task, feature_lengths, converter_for(model))
         self.write = functools.partial(
-            self.codec.decode, skip_special_tokens=skip_special_tokens
+            self.codec.decode,
+            skip_special_tokens=skip_special_tokens,
+            clean_up_tokenization_spaces=clean_up_tokenization_spaces,
         )
+        self.unsettled = UNSETTLED if clean_up_tokenization_spaces else 0
         self._model = lambda: model  # As an attribute, Keras would save it too.
 
     @tf.function(input_signature=[_STRINGS], autograph=False)

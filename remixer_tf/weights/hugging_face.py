@@ -16,7 +16,7 @@ from remixer_tf.weights.safetensors_files import read_json
 from remixer_tf.weights.sentence_transformers import MODULES, add_embedding
 from remixer_tf.weights.source import BYTES, Source
 from remixer_tf.weights.t5 import T5
-from remixer_tf.weights.values import check_fields, integer, real, short, word
+from remixer_tf.weights.values import check_fields, flag, integer, real, short, word
 
 _WITH_DECODER = (
     "T5ForConditionalGeneration",
@@ -99,6 +99,10 @@ def read_hugging_face(folder):
     else:
         extra_ids = integer(tokenizer, "extra_ids", _EXTRA_IDS[kind], 0, _MANY_IDS)
         vocabulary, added = tokenizers.pieces_of_t5(folder, extra_ids)
+    generation = read_generation(settings)
+    if flag(tokenizer, "clean_up_tokenization_spaces", False):
+        cleaned = {"text_to_text.clean_up_tokenization_spaces": True}
+        generation = generation._replace(bindings=generation.bindings | cleaned)
     source = Source(
         f"Hugging Face {kind.replace('t5', 'T5')}{' encoder' * encoder_only}",
         *model.architecture(),
@@ -108,7 +112,7 @@ def read_hugging_face(folder):
         skipped,
         vocabulary,
         extra_ids,
-        Generation() if encoder_only else read_generation(settings),
+        Generation() if encoder_only else generation,
         **({"run": BYTES} if reads_bytes else {}),
         eos_after_trim=True,
         added_tokens=added,

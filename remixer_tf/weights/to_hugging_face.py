@@ -36,19 +36,21 @@ _LAYERS = {
 _TOLERANCE = 1e-3
 
 
-def export_hugging_face(model, task, folder, generation=None):
+def export_hugging_face(model, task, folder, generation=None, clean_up=False):
     """Writes config.json, model.safetensors and the vocabulary's files to a new folder.
 
     First a T5 is built from the model's arrays, and its logits are compared with the
     model's, which must be a built `EncoderDecoder` with T5's layers. The task has its
     vocabulary. `generation` are settings of transformers' `generate`, see
-    `write_generation`; None for its defaults. Returns the folder, which appears whole,
-    or not at all.
+    `write_generation`; None for its defaults. `clean_up` is the tokenizer's setting
+    clean_up_tokenization_spaces. Returns the folder, which appears whole or not at all.
     """
     check_absent(folder)
     config = t5_config(model)
     vocabulary = _one_vocabulary(task)
     tokenizer = _tokenizer_config(vocabulary)
+    # Earlier versions of transformers take true where the file does not say it.
+    tokenizer["clean_up_tokenization_spaces"] = clean_up
     ids = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
     generation = {**{name: config[name] for name in ids}, **(generation or {})}
     arrays = named_arrays(model)

@@ -5,7 +5,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from remixer_tf.data.codec import Codec, keep_end
+from remixer_tf.data.codec import UNSETTLED, Codec, keep_end
 from remixer_tf.data.language_model import LanguageModelFeatureConverter
 from remixer_tf.data.vocabulary_training import train_vocabulary
 from tests.data.toy_tasks import VOCABULARY, eval_dataset, toy_task, train_dataset
@@ -20,6 +20,24 @@ RULES = {
     "append_eos": ([APPEND], "abcdef", "jklm"),
     "append_eos_after_trim": ([AFTER_TRIM], "abcde</s>", "jkl</s>"),
     "keep_end": ([keep_end, AFTER_TRIM], "efghi</s>", "jkl</s>"),
+}
+# What transformers 5.24's ByT5Tokenizer decodes with clean_up_tokenization_spaces.
+CLEANED = {
+    "the dog .": "the dog.",
+    "a , b": "a, b",
+    "it 's": "it's",
+    "do n't": "don't",
+    "I 'm": "I'm",
+    "we 've": "we've",
+    "they 're": "they're",
+    "' x '": "' x '",
+    "a ' b ' c": "a'b'c",
+    "he said ' no ' .": "he said'no '.",
+    "a  .": "a .",
+    "a ' .": "a '.",
+    "( x ) ?": "( x )?",
+    "wow !": "wow!",
+    " ' ' ' ": "'''",
 }
 FORMS = {"two rows": seqio.EncDecFeatureConverter, "one": LanguageModelFeatureConverter}
 
@@ -39,6 +57,26 @@ def assert_same(batch, expected):
     for name, rows in expected.items():
         if name != "decoder_causal_attention":  # no model reads it
             np.testing.assert_array_equal(batch[name], rows, name)
+
+
+def test_blanks_are_left_out_as_in_transformers():
+    codec, known = Codec(toy_task({}), LENGTHS), [*CLEANED]
+
+    def clean(texts):
+        ids = tf.ragged.constant([VOCABULARY.encode(text) for text in texts])
+        found = codec.decode(ids.to_tensor(), clean_up_tokenization_spaces=True)
+        return [text.decode() for text in found.numpy()]
+
+    whole = clean(known)
+    assert whole == [*CLEANED.values()]
+    # A stream hands on all but the last characters of what has come.
+    starts = [
+        (text[:n], end)
+        for text, end in zip(known, whole, strict=True)
+        for n in range(1, len(text))
+    ]
+    for begun, (_, end) in zip(clean([x for x, _ in starts]), starts, strict=True):
+        assert end.startswith(begun[:-UNSETTLED])
 
 
 @pytest.mark.parametrize(

@@ -209,3 +209,17 @@ def test_an_index_that_names_no_files(tmp_path, names):
     (tmp_path / "model.safetensors.index.json").write_text(index)
     with pytest.raises(ValueError, match="has no weight_map from arrays to files"):
         SafetensorsFolder(str(tmp_path), "")
+
+
+@pytest.mark.parametrize("decoder", [True, False])
+def test_a_tokenizers_spaces(tmp_path, decoder):
+    """transformers 5.24 decodes "yes ." as "yes." with this setting."""
+    weights = numpy_t5.made_up_weights(layers=(2, 1) if decoder else (2, 0))
+    config = {"tokenizer_class": "ByT5Tokenizer"}
+    published.write_hugging_face(tmp_path, weights, **config)
+    setting = {**config, "clean_up_tokenization_spaces": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(setting))
+    source = formats.read_source(str(tmp_path))
+    name = "text_to_text.clean_up_tokenization_spaces"
+    assert source.generation.bindings == ({name: True} if decoder else {})
+    assert not source.remarks()

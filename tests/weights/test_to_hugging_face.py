@@ -1,5 +1,6 @@
 """`--format=huggingface`: ours to Hugging Face and back, bitwise."""
 
+import json
 import os
 import resource
 
@@ -46,6 +47,8 @@ def test_round_trip(tmp_path, tied_logits):
         "model.safetensors",
         "tokenizer_config.json",
     ]
+    with open(f"{folder}/tokenizer_config.json") as file:  # 4.x has another default
+        assert json.load(file)["clean_up_tokenization_spaces"] is False
     back = imported(folder, tmp_path)
     assert configuration.get_value("GatedFeedForward.activation") == "gelu"
     expected, received = values(model), values(back)

@@ -14,6 +14,7 @@ BATCHING = ("wait_ms", "batches_at_once")  # of a SavedModel with batch_sizes
 SEARCHES = ("greedy_decode", "beam_search")  # of LiteRT and ONNX
 # Exports of models by class; other models write text.
 KINDS = {"EncoderOnly": "text_encoder", "ImageClassifier": "image_to_class"}
+OF_TEXT = ("huggingface", "litert", "onnx")  # formats of models that write text
 
 
 def check_export(format, weights="float32", **options):
@@ -53,9 +54,10 @@ def export_run(
         folder: str, of the export. It appears when the export is whole.
         format: one of `FORMATS`. safetensors is a folder of any model to publish, with
             a model card and checksums, which `remixer_tf.load` reads. Hugging Face's is
-            for T5.1.1 and T5.1.0; LiteRT and ONNX, from ids to ids, need the extras of
-            these names. All of them have adapters added to their kernels; "adapters" is
-            a folder of the adapters alone, for `remixer_tf.load`.
+            for T5.1.1 and T5.1.0; LiteRT and ONNX, from ids to ids, are for models that
+            write text, and need the extras of these names. All of them have adapters
+            added to their kernels; "adapters" is a folder of the adapters alone, for
+            `remixer_tf.load`.
         weights: str, one of `WEIGHTS` of the format. In a SavedModel, and with
             "int8_weight_only", the precision of the computation stays the same; with
             "int8" LiteRT and ONNX multiply integers, LiteRT but for Remixer's W_3 in
@@ -79,8 +81,14 @@ def export_run(
     check_export(format, weights, **options)
     configuration.check_backend("An export")
     check_absent(folder)  # before the model is built, which takes long
+    name, kind = _kind(run)
+    if format in OF_TEXT and kind != "text_to_text":
+        raise UserError(
+            f"format={format} is for models that write text. Received: {name}. Export "
+            "it as saved_model, to serve it, or as safetensors, to publish it."
+        )
     if format == "saved_model":
-        return _saved_model(run, model_dir, folder, step, weights, options)
+        return _saved_model(run, kind, model_dir, folder, step, weights, options)
     if format == "safetensors":
         return _safetensors(run, model_dir, folder, step)
     if format == "adapters":
@@ -92,11 +100,16 @@ def export_run(
     return _tokens(run, model_dir, folder, step, format, weights)
 
 
-def _saved_model(run, model_dir, folder, step, weights, options):
+def _kind(run):
+    """The class of `KINDS` that a run's model is, None for others, and its export."""
+    names = [c.__name__ for c in getattr(run.model, "__mro__", ())]
+    name = next((name for name in names if name in KINDS), None)
+    return name, KINDS.get(name, "text_to_text")
+
+
+def _saved_model(run, kind, model_dir, folder, step, weights, options):
     from remixer_tf.serving import saved_model
 
-    names = (c.__name__ for c in getattr(run.model, "__mro__", ()))
-    kind = next((KINDS[name] for name in names if name in KINDS), "text_to_text")
     model, _ = configuration.call(kind, run, model_dir, step=step, weights=weights)
     model.arguments = configuration.get_arguments(f"{kind}.decode_fn")
     text = configuration.configuration_str()

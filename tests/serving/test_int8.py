@@ -12,8 +12,10 @@ import tensorflow as tf
 from remixer_tf import exporting
 from remixer_tf.decoding import T5Rules, beam_search
 from remixer_tf.errors import UserError
-from remixer_tf.exporting import check_export
+from remixer_tf.exporting import check_export, export_run
 from remixer_tf.layers import Context, DecodeState, LengthMixing, RemixerBlock
+from remixer_tf.models import EncoderOnly, ImageClassifier
+from remixer_tf.run import Run
 from remixer_tf.serving import converted, litert, onnx_graph, onnx_runtime
 from remixer_tf.serving.int8 import Matrices, matrices, quantize, shared_axes
 from remixer_tf.serving.stored_weights import StoredWeights
@@ -134,6 +136,17 @@ def test_lines_of_an_export_name_the_type_of_its_weights(
 def test_a_type_that_a_format_does_not_store(format, weights, message):
     with pytest.raises(UserError, match=message):
         check_export(format, weights)
+
+
+@pytest.mark.parametrize("format", ["huggingface", "litert", "onnx"])
+@pytest.mark.parametrize("model", [EncoderOnly, ImageClassifier])
+def test_a_format_for_text_refuses_other_models(format, model, tmp_path):
+    class Configured(model):
+        """As gin makes one of `Run.model`."""
+
+    run = Run(Configured)
+    with pytest.raises(UserError, match=f"{format} is for .*: {model.__name__}. Exp"):
+        export_run(run, None, str(tmp_path / "1"), format=format)
 
 
 def test_a_saved_graph_of_integers(tmp_path):

@@ -98,7 +98,7 @@ class PublishedFolder:
     def __init__(self, path):
         self.path = path
         self.names = sorted(os.listdir(path))
-        self._read = set()
+        self._remarks, self._read = [], set()
         self._fields = {}  # {name for messages: Fields}
         if "adapter_config.json" in self.names:
             raise UserError(f"{path} has PEFT's adapters. {MERGE_ADAPTERS}")
@@ -142,8 +142,12 @@ class PublishedFolder:
         unread = self._fields[name].unread(_SILENT.get(name, "").split())
         return [printable(field[:60]) for field in unread]
 
+    def remark(self, text):
+        """Adds a line to those of `unread`, on what the run here does not do."""
+        self._remarks.append(f"  not carried over: {text}")
+
     def unread(self):
-        """A tuple of str: a line of the fields and files that nothing asked for."""
+        """A tuple of str: remarks, and a line of fields and files not asked for."""
         found = [
             f"{field} in {name}"
             for name in self._fields
@@ -157,5 +161,8 @@ class PublishedFolder:
             and not any(fnmatch.fnmatch(name, x) for x in _SILENT_FILES)
         ]
         if not found:
-            return ()
-        return (f"  not read of {self.path}: {shorten(found)}",)
+            return (*self._remarks,)
+        return (
+            *self._remarks,
+            f"  not read of {self.path}: {shorten(found)}",
+        )

@@ -60,6 +60,11 @@ def add_embedding(folder, source, lower_case=False):
     places = _steps(path)
     _check_texts(folder, lower_case)
     pooling, *others = [(kind, folder.json(f"{x}/config.json")) for kind, x in places]
+    if not flag(pooling[1], "include_prompt", True):
+        folder.remark(
+            "include_prompt = False of the pooling: here a prompt is a part of the "
+            "text, and its tokens count"
+        )
     layers, rows, shapes, reads = [], [], dict(source.shapes), {}
     for number, ((kind, config), (_, place)) in enumerate(
         zip(others, places[1:], strict=True)
@@ -165,6 +170,10 @@ def _max_length(folder, most):
     length = length or folder.json("tokenizer_config.json").get("model_max_length")
     # transformers writes a huge number where there is no limit.
     if length is None or isinstance(length, (int, float)) and length > _MOST_TOKENS:
+        if most is None:
+            folder.remark(
+                "texts of any length: they are cut to those of FEATURE_LENGTHS"
+            )
         return None
     length = integer({"max_seq_length": length}, "max_seq_length", low=2)
     return min(length, most or length)
@@ -172,7 +181,6 @@ def _max_length(folder, most):
 
 def _pooling(config):
     """The names of the poolings, a tuple of str."""
-    check_fields(config, include_prompt=True)
     for name in ("word_embedding_dimension", "embedding_dimension"):
         config.get(name)  # The encoder has it.
     flags = tuple(ours for name, ours in _FLAGS.items() if flag(config, name, False))

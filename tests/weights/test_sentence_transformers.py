@@ -134,12 +134,25 @@ def test_fields_of_all_versions(tmp_path, pooling, expected):
     assert modes == (expected or ("max", "lasttoken")) and not source.remarks()
 
 
+def test_what_changes_some_answers_is_named(tmp_path):
+    """sentence-transformers leaves out a prompt, and reads texts of any length."""
+    weights = numpy_t5.made_up_weights(layers=(2, 0))
+    config = {"tokenizer_class": "ByT5Tokenizer"}
+    published.write_hugging_face(tmp_path, weights, **config)
+    write(tmp_path, {"pooling_mode": "mean", "include_prompt": False})
+    prompt, length = read_source(str(tmp_path)).remarks()
+    assert "not carried over: include_prompt = False of the pooling" in prompt
+    assert "not carried over: texts of any length: they are cut to" in length
+    write(tmp_path, {"pooling_mode": "mean"}, max_seq_length=9)
+    assert not read_source(str(tmp_path)).remarks()
+
+
 @pytest.mark.parametrize(
     "pooling, options, message",
     [
         ({"pooling_mode": "median"}, {}, "pooling_mode must be one of cls"),
         ({"pooling_mode_new_token": True}, {}, "pooling_mode_new_token is a pooling"),
-        ({"include_prompt": False}, {}, "include_prompt must be True"),
+        ({"include_prompt": 0}, {}, "include_prompt must be true or false"),
         ({}, {"layers": [(3, "Softplus", True)]}, "activation_function must be one of"),
         (
             {},

@@ -146,11 +146,13 @@ class _Service:
 
     def add(self, lines):
         """Adds the next lines of the file, without those of earlier processes."""
-        # After a resume from an earlier checkpoint the file may have fewer lines.
         known, missing = self._known
         for index, line in enumerate(lines, self._count):
             if index >= known or index in missing:
                 self._waiting[index] = line
+        # After a resume from an earlier checkpoint the file may have fewer lines than
+        # were known: the next ones are new.
+        self._known = 0, set()
         self._count += len(lines)
         if (more := len(self._waiting) - _MOST_WAITING) > 0:
             for index in list(self._waiting)[:more]:

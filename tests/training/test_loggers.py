@@ -247,6 +247,17 @@ def test_a_service_that_is_away_costs_three_attempts():
     assert said[-1].endswith(" (line 12002)")
 
 
+def test_a_run_that_goes_back_sends_its_new_lines():
+    """The file has two lines where it had four, of which one was missing."""
+    service = sending._Service(logger := Recorder(), lambda text: None)
+    service.start("", {"run_id": "a", "lines": 4, "missing": [1]}, {})
+    for steps in ([1, 2], [3]):
+        service.add([b'{"step": %d}' % step for step in steps])
+        service.send()
+    assert [step for step, _ in logger.sent] == [2, 3]
+    assert service.state()["lines"] == 3
+
+
 def test_lines_are_sent_for_ten_seconds_at_a_time(monkeypatch):
     """A service that takes or refuses each line slowly does not hold training up."""
     now = [0.0]

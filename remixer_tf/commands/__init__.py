@@ -29,7 +29,10 @@ RENAMED = {"inspect": "data_report", "profile": "costs"}
 _LONGEST = 1000  # characters of a library's error
 # Libraries' errors are found by their text: no library is imported here.
 _NO_MEMORY = "RESOURCE_EXHAUSTED|out of memory|OOM when"
-_NO_WORKER = "collective ops is aborted|error reported from /job:|remote target /job:"
+_NO_WORKER = (
+    "collective ops is aborted|error reported from /job:|remote target /job:|"
+    r"gloo \S+ failed|coordination ?service"  # JAX's
+)
 _NO_TEMPORARY = "no usable temporary directory"  # TensorFlow's import needs one, too
 _NO_DISK = (
     "no space left|disk quota|file too large|read-only file system|permission denied"
@@ -106,7 +109,20 @@ def errors_in_one_line():
         if message is None:
             raise
         console.say(printable(message), "error")
+        if not user and _line_with(_NO_WORKER, error):
+            _end_without_others()
         sys.exit(2)
+
+
+def _end_without_others():
+    """Ends the process if it is one of several that JAX has connected.
+
+    When Python exits, JAX would wait for the one that has died, and then abort.
+    """
+    jax = sys.modules.get("jax")
+    if jax is not None and jax.distributed.is_initialized():
+        sys.stdout.flush()
+        os._exit(2)
 
 
 def _of_own_code(error):

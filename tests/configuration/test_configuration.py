@@ -472,6 +472,14 @@ def test_a_users_error_is_one_line_and_a_bug_is_not(capsys):
             2,
             ["error: another worker has ended: ", "task:1", "Start all of them again"],
         ),
+        (  # as JAX 0.10.2 says on CPUs then
+            ValueError(
+                "UNKNOWN: Gloo all-reduce failed: [external/gloo/gloo/transport/tcp/"
+                "pair.cc:547] Connection closed by peer [127.0.0.1]:35716"
+            ),
+            2,
+            ["error: another worker has ended: ", "Gloo", "Start all of them again"],
+        ),
     ],
 )
 def test_one_line_for_an_interrupt_and_for_want_of_memory_disk_or_a_worker(
@@ -483,6 +491,19 @@ def test_one_line_for_an_interrupt_and_for_want_of_memory_disk_or_a_worker(
     (line,) = capsys.readouterr().err.splitlines()
     for word in words:
         assert word in line
+
+
+def test_one_of_several_processes_of_jax_does_not_wait_for_a_dead_one(monkeypatch):
+    codes = []
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(os, "_exit", codes.append)
+    for error in (
+        configuration.UserError("mine"),
+        ValueError("UNKNOWN: Gloo all-reduce failed: x"),
+    ):
+        with pytest.raises(SystemExit), errors_in_one_line():
+            raise error
+    assert codes == [2]
 
 
 def test_keras_and_gin_leave_the_message():

@@ -225,6 +225,11 @@ def _one_vocabulary(task):
     """The vocabulary that inputs and targets share."""
     features = task.output_features
     reads, writes = (features[name].vocabulary for name in ("inputs", "targets"))
+    if not features["inputs"].add_eos:
+        raise UserError(
+            "transformers' tokenizer of a T5 ends texts with </s>, and the inputs of "
+            f"{task.name} end without EOS (add_eos=False)."
+        )
     if reads != writes:
         raise UserError(
             "transformers has one tokenizer for inputs and targets, and the "

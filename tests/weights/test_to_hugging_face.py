@@ -1,5 +1,6 @@
 """`--format=huggingface`: ours to Hugging Face and back, bitwise."""
 
+import dataclasses
 import json
 import os
 import resource
@@ -82,6 +83,14 @@ def test_the_vocabulary_of_an_object_store(tmp_path):
     folder = export_hugging_face(tiny_model("t5_1_1"), task, str(tmp_path / "1"))
     copy = tmp_path / "1" / "spiece.model"
     assert folder and copy.read_bytes() == (tmp_path / "words.model").read_bytes()
+
+
+def test_inputs_without_eos_are_refused(tmp_path):
+    task = toy_task({"dev": []})
+    feature = dataclasses.replace(task.output_features["inputs"], add_eos=False)
+    task.output_features["inputs"] = feature
+    with pytest.raises(ValueError, match="ends texts with </s>, and the inputs of"):
+        export_hugging_face(tiny_model("t5_1_1"), task, str(tmp_path / "1"))
 
 
 def test_a_language_model_is_refused():

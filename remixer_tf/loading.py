@@ -129,6 +129,8 @@ def load(
         >>> run = rt.load("RUN")
         >>> answer = run.generate("the cat slept")
     """
+    from remixer_tf.weights.formats import mesh_tensorflow_prefix  # late: start-up
+
     check_paths(path=path)
     if adapters is not None:
         check_paths(adapters=adapters)
@@ -137,7 +139,8 @@ def load(
     if not (step is None or isinstance(step, str) and step == "best"):
         check_integers(0, step=step)
     path = os.path.expanduser(os.fspath(path))
-    if "://" not in path and not os.path.exists(path):
+    prefix = f"{path}.index"  # Mesh TensorFlow's name of a checkpoint has no ending.
+    if "://" not in path and not (os.path.exists(path) or os.path.exists(prefix)):
         hint = nearest(path, preset_names())
         if path in preset_names():
             hint = f" It is a preset: create({path!r}) makes a model with new weights."
@@ -152,7 +155,8 @@ def load(
         )
     if model_folder.is_model_folder(path):
         model_folder.check_manifest(path, weights=False)  # Reading checks the weights.
-    if os.path.exists(os.path.join(path, configuration.RUN_FILE)):
+    is_run = os.path.exists(os.path.join(path, configuration.RUN_FILE))
+    if is_run and not mesh_tensorflow_prefix(path):
         allowed = {"modules": modules, "trust": trust, "adapters": adapters}
         return LoadedRun.of_folder(path, step, bindings, **allowed)
     run = os.path.abspath(path).rpartition(f"{os.sep}checkpoints")[0]

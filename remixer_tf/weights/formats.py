@@ -46,6 +46,17 @@ def read_source(path):
     return read_t5x(path)
 
 
+def mesh_tensorflow_prefix(folder):
+    """The path of Mesh TensorFlow's newest checkpoint in a folder, without `.index`.
+
+    None if there is none. The folder also has an operative_config.gin, as a run's.
+    """
+    names = os.listdir(folder) if os.path.isdir(folder) else ()
+    found = filter(None, (re.fullmatch(r"(.*-(\d+))\.index", name) for name in names))
+    newest = max(found, key=lambda match: int(match[2]), default=None)
+    return newest and os.path.join(folder, newest[1])
+
+
 def _read_folder(folder):
     if is_model_folder(folder):
         return read_model_folder(folder)
@@ -60,10 +71,8 @@ def _read_folder(folder):
         of_timm = "architecture" in published.json("config.json")
         source = (read_timm if of_timm else read_hugging_face)(published)
         return source._replace(unread=published.unread())
-    steps = [int(m[1]) for n in names if (m := re.fullmatch(r".*-(\d+)\.index", n))]
-    if steps:
-        (prefix, *_) = [n for n in names if n.endswith(f"-{max(steps)}.index")]
-        return read_mesh_tensorflow(os.path.join(folder, prefix.removesuffix(".index")))
+    if prefix := mesh_tensorflow_prefix(folder):
+        return read_mesh_tensorflow(prefix)
     if "checkpoint" in names:
         return read_t5x(os.path.join(folder, "checkpoint"))
     raise MissingFileError(

@@ -182,6 +182,11 @@ def test_mesh_tensorflow(tmp_path, norm, gated):
     model = imported(tmp_path, tmp_path)
     check_logits(model, weights, scaled=not gated)
     assert configuration.get_value("TransformerStack.dropout_rate") == 0.25
+    # The operative_config.gin is not that of a run here.
+    bindings = ["VOCABULARY = @byte_vocabulary()", "VOCABULARY_FILE = None"]
+    for path in (tmp_path, tmp_path / "model.ckpt-1000"):
+        run = rt.load(path, bindings=bindings)
+        check_logits(run.model, weights, scaled=not gated)
 
 
 @pytest.mark.parametrize("kind", ["zarr", _slow("msgpack"), _slow("zarr of version 2")])

@@ -42,7 +42,7 @@ ON_JAX = (
     "remixer_tf.checkpoints.sharded",
     "remixer_tf.kernels.linear_operation",
     "remixer_tf.kernels.recompute",
-    "remixer_tf.testing",
+    "remixer_tf.testing.programs",
 )
 BACKEND_FREE = {"keras", "numpy", "remixer_tf"} | sys.stdlib_module_names
 

@@ -15,11 +15,14 @@ from remixer_tf.layers import (
 )
 from remixer_tf.testing import check_sublayer
 from tests.training.test_own_layers import (
+    IN_TRAINING,
     Forgets,
+    Leaks,
     MeanInSegment,
     MeanOfAll,
     MeanSoFar,
     NoSteps,
+    between,
 )
 
 pytestmark = pytest.mark.quick_on_jax
@@ -109,6 +112,11 @@ def test_layers_that_keep_the_rules_pass():
     ("factory", "options", "words"),
     [
         (MeanOfAll, {"causal": True}, "sees later.* position 0 .* position 1 on"),
+        (
+            functools.partial(Leaks, 0.05, IN_TRAINING, between(4, 5)),
+            {"causal": True},
+            "sees later.* in training, .* position 4 .* position 5 on",
+        ),
         (NoSteps, {"causal": True}, "NoSteps has no decode_step"),
         (Forgets, {"causal": True}, "decodes otherwise.* at position 1, decode_step"),
         (FillsTooMuch, {"causal": True}, "after a prompt.* at position 3, decode_step"),

@@ -6,6 +6,7 @@ from remixer_tf import testing
 from remixer_tf.errors import UserError
 from remixer_tf.layers import Sublayer
 from remixer_tf.models import TransformerStack
+from remixer_tf.testing import parts
 
 LENGTH = 8  # of the sequences that are decoded
 
@@ -14,6 +15,7 @@ def check_own_layers(model, batch, decodes=False):
     """Tests a model with parts from outside this package.
 
     - The whole model, at the lengths of `batch`: no leak, see `testing.check_model`.
+      Blocks of this package are left out.
     - Each block with such parts, by itself. In a decoder, decoding has to give what
       training gives. If the data are packed, which the names of features in `batch`
       say, a layer keeps examples apart.
@@ -34,16 +36,16 @@ def check_own_layers(model, batch, decodes=False):
         ValueError: a layer breaks a rule. The message names layer and position, and the
             option that skips the test.
     """
-    outside = testing.made_outside(model)
-    if not outside and not testing.is_outside(model):
+    if not parts.has_outside(model):
         return []
     packed = any(name.endswith("_segment_ids") for name in batch)
     refusals = {}
     try:
-        testing.check_model(model, batch)
+        with parts.only_outside(model):
+            testing.check_model(model, batch)
         for stack in model._flatten_layers():
             if isinstance(stack, TransformerStack):
-                for layer in _to_try(stack, outside):
+                for layer in _to_try(stack):
                     if refusal := _check(layer, stack, model, packed, decodes):
                         refusals.setdefault(refusal)
     except UserError as error:
@@ -57,33 +59,33 @@ def check_own_layers(model, batch, decodes=False):
     ]
 
 
-def _to_try(stack, outside):
+def _to_try(stack):
     """The first of equal layers of a stack: sublayers, or blocks of one's own."""
     found = {}
     for block in stack.blocks:
-        if any(block is layer for layer in outside):
+        if parts.has_outside(block):
             around = [block, *block.norm._flatten_layers()]
-            layer = block if any(map(testing.is_outside, around)) else block.sublayer
+            layer = block if any(map(parts.is_outside, around)) else block.sublayer
             found.setdefault((type(layer), layer.name, _settings(block)), layer)
     return found.values()
 
 
 def _settings(block):
     """The arguments of all layers in a block, as text."""
-    parts = [p for p in block._flatten_layers() if hasattr(p, "_given")]
-    return repr([(type(part), sorted(part._given.items())) for part in parts])
+    layers = [x for x in block._flatten_layers() if hasattr(x, "_given")]
+    return repr([(type(layer), sorted(layer._given.items())) for layer in layers])
 
 
 def _check(layer, stack, model, packed, decodes):
     """Tries a layer; returns why it cannot decode, if it does not have to, or None."""
     in_decoder = stack.causal or stack is getattr(model, "decoder", None)
     limit = stack.max_length or LENGTH
-    with testing.comparable(model):
+    with parts.comparable(model):
         trial = testing.Trial(
             layer,
             stack.d_model,
             min(LENGTH, limit),
-            reads_encoder=in_decoder and hasattr(model, "encoder"),
+            reads_encoder=in_decoder and getattr(model, "encoder", None) is not None,
             vocab_size=getattr(model, "vocab_size", 2),
             position_bias=stack.position_bias,
             tolerance=1e-3,
@@ -91,7 +93,7 @@ def _check(layer, stack, model, packed, decodes):
         weights = [*layer.trainable_variables]
         if stack.position_bias is not None:
             weights += stack.position_bias.trainable_variables
-        with keras.StatelessScope([*testing.random_values(weights)]):
+        with keras.StatelessScope([*parts.random_values(weights)]):
             refusal = _refusal(trial) if in_decoder and not decodes else None
             if in_decoder and refusal is None:
                 trial.check_decoding()

@@ -119,12 +119,17 @@ class Wrapped(FeedForward):
         return ops.roll(super().call(x, context=context), -3, axis=1)
 
 
-def language_model(own, dtype="float32", kind=DecoderOnly, num_layers=2, **options):
+def language_model(
+    own,
+    dtype="float32",
+    kind=DecoderOnly,
+    num_layers=2,
+    stack=TransformerStack,
+    **options,
+):
     """Layers of one sublayer, or those of a list of factories."""
     layers = [{"own": f} for f in own] if isinstance(own, list) else {"own": own}
-    stack = functools.partial(
-        TransformerStack, layers, num_layers, max_length=LENGTH, **options
-    )
+    stack = functools.partial(stack, layers, num_layers, max_length=LENGTH, **options)
     return build_model(lambda: kind(stack, 40, 8), dtype)
 
 
@@ -241,20 +246,57 @@ class OwnBlock(Block):
         return super().call(x + 0.1 * mean(x), context, training=training)
 
 
-class Leaks(PositionWise):
-    """`x + scale * mean(x)`: in training alone, from a length on, or always."""
+class OwnStack(TransformerStack):
+    def call(self, x, context, **kwargs):
+        return super().call(x + 0.1 * mean(x), context, **kwargs)
 
-    def __init__(self, scale=0.0, only_in_training=False, longer_than=0, **kwargs):
+
+class LastFirst(SwitchRouter):
+    """In training, an expert computes its last two tokens."""
+
+    def call(self, x, tokens, token_mask, training=False):
+        routing = super().call(x, tokens, token_mask, training)
+        if not training:
+            return routing
+        same = ops.one_hot(routing.experts[..., 0], self.num_experts)
+        later = ops.flip(ops.cumsum(ops.flip(same, axis=1), axis=1), axis=1)
+        later = ops.sum(same * later, axis=-1, keepdims=True)
+        return routing._replace(chosen=ops.less_equal(later, 2))
+
+
+def following(x):
+    return ops.pad(x[:, 1:], [[0, 0], [0, 1], [0, 0]])
+
+
+def last(x):
+    return x[:, -1:]
+
+
+def between(position, later):
+    """What one position reads of one later one."""
+
+    def leak(x):
+        here = ops.equal(ops.arange(x.shape[1]), position)[:, None]
+        return ops.cast(here, x.dtype) * x[:, later : later + 1]
+
+    return leak
+
+
+class Leaks(PositionWise):
+    """`x + scale * leak(x)`: where `training` is one of the modes, from a length on."""
+
+    def __init__(
+        self, scale=0.0, modes=(False, True), leak=mean, longer_than=0, **kwargs
+    ):
         super().__init__(**kwargs)
         self.scale = scale
-        self.only_in_training = only_in_training
+        self.modes = modes
+        self.leak = leak
         self.longer_than = longer_than
 
     def call(self, x, context, training=False):
-        leaks = x.shape[1] > self.longer_than and (
-            training or not self.only_in_training
-        )
-        return x + ops.cast(self.scale * leaks, x.dtype) * mean(x)
+        leaks = x.shape[1] > self.longer_than and bool(training) in self.modes
+        return x + ops.cast(self.scale, x.dtype) * self.leak(x) if leaks else x
 
 
 class SeesTargets(DecoderOnly):
@@ -265,10 +307,11 @@ class SeesTargets(DecoderOnly):
 
 PART = functools.partial
 FEED_FORWARD = PART(FeedForward, 8)
+IN_TRAINING, IN_EVALUATION = (True,), (False,)
 # name: (arguments of `language_model`, what the message names)
 LEAKS = {
     "in training, 1%, bfloat16": (
-        {"own": PART(Leaks, 0.01, True), "dtype": "mixed_bfloat16"},
+        {"own": PART(Leaks, 0.01, IN_TRAINING), "dtype": "mixed_bfloat16"},
         r"layer_0_own/own' \(Leaks\) sees later tokens: in training, .* 0 ",
     ),
     "gate": (
@@ -296,12 +339,17 @@ LEAKS = {
         r"layer_0_own/norm' \(NormOverTime\)",
     ),
     "block": ({"own": FEED_FORWARD, "block": OwnBlock}, r"layer_0_own' \(OwnBlock\)"),
+    "stack": ({"own": FEED_FORWARD, "stack": OwnStack}, r"decoder' \(OwnStack\)"),
+    "router in training": (
+        {"own": PART(MoE, 3, 8, router=LastFirst), "num_layers": 1},
+        r"own/router' \(LastFirst\) sees later tokens: in training",
+    ),
     "model": (
         {"own": FEED_FORWARD, "kind": SeesTargets},
         r"Model 'decoder_only' \(SeesTargets\)",
     ),
 }
-QUICK = ["in training, 1%, bfloat16", "gate"]
+QUICK = ["in training, 1%, bfloat16", "gate", "stack"]
 EACH_LEAK = [
     pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in LEAKS
 ]
@@ -316,6 +364,33 @@ def test_a_leak_is_found_and_its_layer_named(name):
     with pytest.raises(ValueError, match=f"(?s){words}.*--no_layer_checks"):
         check_own_layers(model, UNPACKED)
     assert policies == [layer.dtype_policy.name for layer in model._flatten_layers()]
+
+
+# A leak, the first output that has it, and the first position that it reads.
+NARROW_LEAKS = {
+    "2 reads 3": (between(2, 3), 2, 3),
+    "0 reads 4": (between(0, 4), 0, 1),
+    "9 reads 10": (between(9, 10), 9, 10),
+    "next": (following, 0, 1),
+    "last": (last, 0, 1),
+}
+EACH_NARROW_LEAK = [
+    pytest.param(n, modes, marks=[pytest.mark.slow] * ((n, modes) not in quick))
+    for n in NARROW_LEAKS
+    for modes in (IN_TRAINING, IN_EVALUATION)
+    for quick in [[("2 reads 3", IN_TRAINING), ("9 reads 10", IN_EVALUATION)]]
+]
+
+
+@pytest.mark.parametrize(("name", "modes"), EACH_NARROW_LEAK)
+def test_a_leak_between_two_positions_is_found(name, modes):
+    """In training alone, or in evaluation alone; also beside a layer that draws."""
+    leak, position, start = NARROW_LEAKS[name]
+    model = language_model([PART(Leaks, 0.05, modes, leak), Noisy])
+    mode = "in training, " if modes == IN_TRAINING else ""
+    words = rf"\(Leaks\) sees later tokens: {mode}its output at position {position} "
+    with pytest.raises(ValueError, match=f"{words}.* from position {start} on"):
+        check_model(model, UNPACKED)
 
 
 class Noisy(PositionWise):
@@ -334,8 +409,9 @@ class Noisy(PositionWise):
 
 class Unseeded(PositionWise):
     def call(self, x, context, training=False):
-        noise = np.random.default_rng().normal(size=x.shape) if training else 0.0
-        return x + ops.cast(noise, x.dtype)
+        import tensorflow as tf
+
+        return x + tf.random.normal(tf.shape(x)) if training else x
 
 
 @pytest.mark.slow
@@ -353,7 +429,7 @@ def test_what_is_no_leak_passes(other):
     check_model(language_model([Noisy, other], "mixed_bfloat16"), UNPACKED)
 
 
-@pytest.mark.skipif(keras.backend.backend() == "jax", reason="compiled once")
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="TensorFlow's noise")
 def test_numbers_that_no_seed_gives_are_told():
     with pytest.warns(UserWarning, match="not tested for leaks in training"):
         check_model(language_model(Unseeded), UNPACKED)

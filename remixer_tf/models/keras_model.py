@@ -3,6 +3,7 @@
 import html
 
 import keras
+from keras import ops
 
 from remixer_tf.layers.saving import SavesParts
 from remixer_tf.models.adapters import Lora, adapt
@@ -14,7 +15,8 @@ class KerasModel(SavesParts, keras.Model):
 
     A batch alone has targets and weights under seqio's names. The loss is what
     `compile` got, which sees them so; without one it is T5's, the cross entropy of all
-    targets divided by their weights. Losses that layers sow, such as those that balance
+    targets divided by their weights. A weight for each row, `[batch]` or `[batch, 1]`,
+    counts for all targets in it. Losses that layers sow, such as those that balance
     experts, are added, each with the weight 1. Metrics in `compile`'s
     `weighted_metrics` see the weights.
 
@@ -47,11 +49,12 @@ class KerasModel(SavesParts, keras.Model):
         """
         if targets is None:
             targets, weights = targets_and_weights(batch)
+        if weights is not None and len(logits.shape) > 2:
+            weights = _of_targets(weights, ops.shape(logits)[:2])
         if not getattr(self, "first_scorable", 0):
             return targets, logits, weights
         first = first_scorable(self, logits.shape[1])
-        if weights is not None and len(weights.shape) > 1 and weights.shape[1] != 1:
-            weights = weights[:, first:]  # Others are a number for each row.
+        weights = None if weights is None else weights[:, first:]
         return targets[:, first:], logits[:, first:], weights
 
     def enable_lora(
@@ -111,6 +114,16 @@ class KerasModel(SavesParts, keras.Model):
 
     def build_from_config(self, config):
         self.build()
+
+
+def _of_targets(weights, shape):
+    """Weights `[batch, length]` of those, or of a number for each row.
+
+    Keras would take `[batch]` for the weights of positions, where there are as many.
+    """
+    if len(weights.shape) == 1:
+        weights = weights[:, None]
+    return ops.broadcast_to(weights, shape) if weights.shape[1] == 1 else weights
 
 
 def html_table(rows):

@@ -111,12 +111,18 @@ def test_the_loss_is_that_of_all_weighted_targets(trained):
     log_z = np.log(np.exp(logits).sum(-1))
     expected = (log_z - picked)[:, :5].mean()
     smoothed = expected + 1e-4 * (log_z[:, :5] ** 2).mean()
+    rows = np.array([1.0, 2.0, 0.0, 1.0])
+    of_rows = np.average((log_z - picked).mean(axis=1), weights=rows)
     for loss, wanted in ((None, expected), (rt.CrossEntropy(z_loss=1e-4), smoothed)):
-        model.compile(rt.Adafactor(1e-3), loss=loss)
+        model.compile(rt.Adafactor(1e-3), loss=loss, run_eagerly=True)
         alone = model.evaluate(batch, batch_size=4, verbose=0)
         weights = batch["decoder_loss_weights"]
         apart = model.evaluate(batch, targets, sample_weight=weights, verbose=0)
         np.testing.assert_allclose([alone, apart], wanted, rtol=1e-5)
+    model.compile(rt.Adafactor(1e-3), run_eagerly=True)
+    for weights in (rows, rows[:, None]):
+        found = model.evaluate(batch, targets, sample_weight=weights, verbose=0)
+        np.testing.assert_allclose(found, of_rows, rtol=1e-5)
 
 
 def test_wrong_batches_are_one_sentence(trained):

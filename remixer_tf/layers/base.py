@@ -264,18 +264,18 @@ def reorder_cache(cache, rows):
 
 
 def _take_rows(x, rows):
-    size, number = ops.shape(x)[0], ops.shape(rows)[0]
-    if isinstance(size, int) and isinstance(number, int):
-        if size == number:
-            return ops.take(x, rows, axis=0)
-        if size % number:
-            raise UserError(
-                "A cache that a beam search reorders has the same number of entries "
-                f"for each row, along its first axis. Received: {tuple(x.shape)} for "
-                f"{number} rows. Return such tensors from init_cache, or set "
-                "reorders_cache = False in a class whose decode_step needs no order."
-            )
-    each = size // number  # entries of a row
+    size, number = ops.shape(x)[:1], ops.shape(rows)[0]
+    known = [n for n in (*size, number) if isinstance(n, int)]
+    if known == [number, number]:
+        return ops.take(x, rows, axis=0)
+    if not size or (len(known) == 2 and known[0] % known[1]):
+        raise UserError(
+            "A cache that a beam search reorders has the same number of entries "
+            f"for each row, along its first axis. Received: {tuple(x.shape)} for "
+            f"{number} rows. Return such tensors from init_cache, or set "
+            "reorders_cache = False in a class whose decode_step needs no order."
+        )
+    each = size[0] // number  # entries of a row
     entries = ops.arange(each, dtype="int32")
     index = ops.reshape(rows[:, None] * each + entries, (-1,))
     return ops.take(x, index, axis=0)

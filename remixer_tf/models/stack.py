@@ -421,16 +421,19 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         """Takes the rows of a cache, int32 `[batch]`, that a beam search continues.
 
         Blocks that need no such thing, by `layers.base.reorders_cache`, keep their own.
+        What a model or stack of one's own put beside the blocks' caches is reordered.
         """
+        kept = {block.name for block in self.blocks if not reorders_cache(block)}
         return {
-            block.name: reorder_cache(cache[block.name], rows)
-            if reorders_cache(block)
-            else cache[block.name]
-            for block in self.blocks
+            name: part if name in kept else reorder_cache(part, rows)
+            for name, part in cache.items()
         }
 
     def grow_cache(self, cache, max_length, context):
-        """A cache of `init_cache` or a step, padded to hold `max_length` tokens."""
+        """A cache of `init_cache` or a step, padded to hold `max_length` tokens.
+
+        What stands beside the blocks' caches stays.
+        """
         # One row is enough: only the other axes count.
         empty = self.init_cache(1, max_length, context)
 
@@ -440,4 +443,6 @@ class TransformerStack(SavesParts, keras.layers.Layer):
             ]
             return ops.pad(value, [[0, 0], *[[0, n] for n in missing]])
 
-        return keras.tree.map_structure(pad, cache, empty)
+        own = {name: part for name, part in cache.items() if name not in empty}
+        cache = {name: cache[name] for name in empty}
+        return {**own, **keras.tree.map_structure(pad, cache, empty)}

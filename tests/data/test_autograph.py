@@ -116,13 +116,19 @@ def test_rows_that_tf_data_reads_are_converted():
     np.testing.assert_array_equal(first_inputs(task), bytes_of("abababab", "cdef"))
 
 
-@pytest.mark.parametrize("pack", [False, True])
 @pytest.mark.parametrize(
-    "converter",
+    "converter, pack",
     [
-        seqio.EncDecFeatureConverter,
-        seqio.LMFeatureConverter,
-        seqio.PrefixLMFeatureConverter,
+        (seqio.EncDecFeatureConverter, True),
+        *(
+            pytest.param(converter, pack, marks=pytest.mark.slow)
+            for converter, pack in [
+                (seqio.EncDecFeatureConverter, False),
+                (seqio.LMFeatureConverter, True),
+                (seqio.PrefixLMFeatureConverter, True),
+                (seqio.PrefixLMFeatureConverter, False),
+            ]
+        ),
     ],
 )
 def test_batches_are_the_same_with_it(monkeypatch, converter, pack):

@@ -144,8 +144,10 @@ def test_packing_beside_buckets_is_an_error():
 
 @pytest.mark.parametrize(
     "kwargs",
-    [{"length_buckets": BUCKETS}, {"pack": True, "handling": "refuse"}],
-    ids=["buckets", "packing_and_refuse"],
+    [
+        pytest.param({"length_buckets": BUCKETS}, id="buckets", marks=pytest.mark.slow),
+        pytest.param({"pack": True, "handling": "refuse"}, id="packing_and_refuse"),
+    ],
 )
 def test_an_iterator_restored_mid_epoch_gives_the_batches_still_to_come(
     kwargs, tmp_path

@@ -200,6 +200,7 @@ def test_layers_and_their_parts(name):
     check(make_model(LAYERS[name]), 8, 6)
 
 
+@pytest.mark.slow_on_jax
 def test_a_block():
     check(make_model(block=NormOfOutput), 8, 6)
 
@@ -208,6 +209,7 @@ def test_a_model():
     check(make_model(kind=NextToken), 8, 6)
 
 
+@pytest.mark.slow_on_jax
 def test_shipped_layers():
     check(make_model(), 8, 6)
 
@@ -239,6 +241,7 @@ def test_a_model_without_prefill():
         assert np.array(found.tokens[row]).tolist() == written
 
 
+@pytest.mark.slow_on_jax
 def test_a_decoder_without_a_limit_reads_more_than_its_stacks_max_length():
     check(make_model(max_length=6), 3, 4, max_length=5)
 

@@ -22,7 +22,7 @@ from remixer_tf.layers import (
     SlidingTokenMLP,
 )
 from remixer_tf.models import DecoderOnly, TransformerStack
-from tests.compiled import in_graph, slow_on_jax
+from tests.compiled import in_graph
 from tests.layers.harness import randomize
 from tests.models.tiny import (
     MIXTURES,
@@ -123,7 +123,10 @@ def test_every_family_reads_a_prompt_as_its_steps_do(family):
     make_check(make(family), greedy_decode)(prompts(8, 5, 6))
 
 
-@pytest.mark.parametrize("search", slow_on_jax(SEARCHES, but=["beams"]))
+@pytest.mark.parametrize(
+    "search",
+    [pytest.param(x, marks=[pytest.mark.slow] * (x != "beams")) for x in SEARCHES],
+)
 def test_every_search(search):
     make_check(make("amlp"), SEARCHES[search])(prompts(8, 5, 6))
 

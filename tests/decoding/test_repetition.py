@@ -65,7 +65,9 @@ def expected_greedy(model, row, length, size, penalty):
 
 
 @pytest.mark.parametrize("reads_prompt", slow_on_jax([True, False], but=[True]))
-@pytest.mark.parametrize("size, penalty", [(2, 1.0), (0, 1.5), (3, 1.2)])
+@pytest.mark.parametrize(
+    "size, penalty", slow_on_jax([(2, 1.0), (0, 1.5), (3, 1.2)], but=[(3, 1.2)])
+)
 def test_greedy(reads_prompt, size, penalty):
     model, batch = Recurrent(reads_prompt), inputs()
     limits = AnswerLimits(no_repeat_ngram_size=size, repetition_penalty=penalty)
@@ -77,7 +79,7 @@ def test_greedy(reads_prompt, size, penalty):
     assert not np.array_equal(np.array(found.tokens), np.array(free.tokens))
 
 
-@pytest.mark.parametrize("search", [BEAMS, sample])
+@pytest.mark.parametrize("search", slow_on_jax([BEAMS, sample], but=[sample]))
 def test_no_pair_twice_in_any_search(search):
     model, batch = Recurrent(), inputs()
     found, free = (

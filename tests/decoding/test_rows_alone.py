@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from remixer_tf.decoding import HuggingFaceRules, T5Rules, beam_search
-from tests.compiled import in_graph
+from tests.compiled import in_graph, slow_on_jax
 from tests.decoding import recurrent
 from tests.decoding.test_prefill import make, prompts
 
 RULES = {"t5": T5Rules(), "huggingface": HuggingFaceRules()}
 
 
-@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("rules", slow_on_jax(RULES, but=["t5"]))
 def test_beams_of_prompts_of_different_lengths(rules):
     model = make("gmlp")
     search = functools.partial(

@@ -220,8 +220,13 @@ def optimized_hlo(function, x):
     return compiled_function.experimental_get_compiler_ir(x)(stage="optimized_hlo")
 
 
-@pytest.mark.parametrize("hypotheses", [1, 2])
-@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize(
+    ("heads", "hypotheses"),
+    [
+        (2, 2),
+        *(pytest.param(*x, marks=pytest.mark.slow) for x in [(1, 1), (1, 2), (2, 1)]),
+    ],
+)
 def test_xla_writes_the_cache_once_a_step(hypotheses, heads):
     layer, _, _ = make(num_mixing_heads=heads, causal=True, softmax=True)
     rows, length = 2 * hypotheses, 7

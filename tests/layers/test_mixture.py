@@ -89,7 +89,10 @@ def test_evaluation_equals_numpy(router):
     assert not [name for name in sown if name[0] == "losses"]
 
 
-@pytest.mark.parametrize("router", INDEPENDENT)
+@pytest.mark.parametrize(
+    "router",
+    [pytest.param(r, marks=[pytest.mark.slow] * (r != "gshard")) for r in INDEPENDENT],
+)
 def test_moves_equal_every_expert(router, monkeypatch):
     """Where nothing drops: outputs and gradients, in training and in evaluation."""
     x = ops.convert_to_tensor(X)

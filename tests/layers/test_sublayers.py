@@ -19,7 +19,7 @@ def test_sublayer(name):
     check_sublayer(factory, d_model=D_MODEL, **rules)
 
 
-@EACH
+@pytest.mark.parametrize("name", slow_on_jax(SUBLAYERS, but=[]))
 def test_what_holds_for_ours_alone(name):
     """All weights matter, encoders look ahead, long sequences are refused."""
     factory, rules = SUBLAYERS[name]

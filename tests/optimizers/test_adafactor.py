@@ -118,9 +118,11 @@ def test_of_equal_axes_the_first_are_factored(shape):
 
 
 def compiled_apply(optimizer, variables):
-    """`optimizer.apply`; on JAX as one program, and not one for each operation."""
+    """`optimizer.apply` as one program, and not one for each operation."""
     if ON_TENSORFLOW:
-        return optimizer.apply
+        import tensorflow as tf
+
+        return tf.function(optimizer.apply, autograph=False)
     import jax
 
     program = jax.jit(optimizer.stateless_apply)

@@ -37,10 +37,13 @@ from remixer_tf.training.stop_signal import PREEMPTED, StopSignal
 from tests.training import toy
 
 ON_JAX = keras.backend.backend() == "jax"
+BY_XLA, BY_KERNELS = (
+    functools.partial(TensorFlowEngine, jit_compile=jit) for jit in (True, False)
+)
 ENGINES = (
     [JaxEngine]
     if ON_JAX
-    else [functools.partial(TensorFlowEngine, jit_compile=jit) for jit in (False, True)]
+    else [BY_KERNELS, pytest.param(BY_XLA, marks=pytest.mark.slow)]
 )
 
 
@@ -280,7 +283,6 @@ def test_a_second_run_in_the_folder_is_refused(tmp_path):
     assert available_steps(tmp_path / "checkpoints") == [2, 4]
 
 
-@pytest.mark.quick_on_jax
 def test_the_configured_learning_rate_wins(tmp_path, reports):
     def adam(rate):
         return lambda: keras.optimizers.Adam(rate)
@@ -341,7 +343,6 @@ def test_a_step_counts_once_however_it_loops(tmp_path):
     assert counts[0] == counts[1] == counts[2] > 0
 
 
-@pytest.mark.quick_on_jax
 def test_a_summary_counts_all_processes(tmp_path):
     def longer(**options):  # All texts twice.
         return toy.toy_dataset(**options).map(
@@ -745,7 +746,6 @@ def test_a_trace_of_some_steps(tmp_path, capsys):
             run(tmp_path, 8, profile=profile)
 
 
-@pytest.mark.quick_on_jax
 def test_a_run_that_fails_writes_its_trace(tmp_path):
     def dataset(**options):
         data = toy.toy_dataset(**options)

@@ -34,8 +34,9 @@ def write_profiles(profiles, format, file):
 
     "text" and "markdown" have a table with a row for each model, next to the numbers of
     its paper, a table of each device's memory for a layout, and a table of the parts of
-    each model, with a line that names operations whose FLOPs are not counted. "csv" is
-    one table with the columns model, part, kind, quantity, ours, paper.
+    each model, with a line that names operations whose FLOPs are not counted. Values of
+    macros that were searched for come last, as gin. "csv" is one table with the columns
+    model, part, kind, quantity, ours, paper.
     """
     if format == "csv":
         header = ["model", "part", "kind", "quantity", "ours", "paper"]
@@ -58,17 +59,24 @@ def write_profiles(profiles, format, file):
         write_table(file, format, name, *_parts_table(profile), labels=2)
         if profile.uncounted:
             file.write(f"\nNot counted: {', '.join(profile.uncounted)}.\n")
+    matches = [(n, p.match) for n, (p, _) in profiles.items() if p.match]
+    if matches:
+        lines = "\n".join(match.gin(name) for name, match in matches)
+        lines = f"```gin\n{lines}\n```" if format == "markdown" else lines
+        file.write(f"\n{lines}\n")
 
 
 def _quantities(profile, row):
     """Yields (name, heading, ours, the paper's, function that shows it)."""
     total = profile.total
-    flops = total.matmul_flops + total.rest_flops
+    if profile.match:
+        macro = profile.match.wanted.macro
+        yield macro, macro, profile.match.value, None, str
     yield "parameters", "parameters", total.parameters, row.parameters, _millions
     for name in ("batch_size", "inputs", "targets"):
         heading = name.removesuffix("_size")
         yield name, heading, profile.batch.get(name), None, str
-    yield "flops", "FLOPs forward", flops, row.flops, _scientific
+    yield "flops", "FLOPs forward", total.flops, row.flops, _scientific
     yield "matmul_flops", "matrix products", total.matmul_flops, None, _scientific
     yield "rest_flops", "the rest", total.rest_flops, None, _scientific
     yield "parameter_bytes", "weights", profile.parameter_bytes, None, _size

@@ -9,6 +9,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
+from remixer_tf.analysis.matching import Match
 from remixer_tf.engines.jax.layout import (
     DeviceMemory,
     Layout,
@@ -35,6 +36,10 @@ class Part:
     matmul_flops: int = 0
     rest_flops: int = 0
 
+    @property
+    def flops(self):
+        return self.matmul_flops + self.rest_flops
+
 
 @dataclasses.dataclass
 class Profile:
@@ -57,6 +62,7 @@ class Profile:
     rates: dict = dataclasses.field(default_factory=dict)
     layout: Layout | None = None  # of several devices
     device_memory: DeviceMemory | None = None  # of each of them
+    match: Match | None = None  # how one of its sizes was found
 
     @property
     def total(self):
@@ -73,6 +79,7 @@ def count(
     feature_lengths,
     dtype_policy="float32",
     layout=None,
+    with_flops=True,
 ):
     """Counts parameters, FLOPs and bytes of a model, without variables: a `Profile`.
 
@@ -84,6 +91,7 @@ def count(
         feature_lengths: dictionary of ints, tokens of 'inputs' and 'targets'.
         dtype_policy: 'float32' or 'mixed_bfloat16'.
         layout: `Layout` of several devices; None for one.
+        with_flops: bool; without, all FLOPs are 0, and nothing is traced.
 
     Raises a ValueError if these lengths are too long for the model, the dtype policy is
     unknown, or the layout does not fit.
@@ -94,7 +102,7 @@ def count(
     def forward(weights, states, batch):  # As in training: mixtures differ there.
         return model.stateless_call(weights, states, batch, training=True)[0]
 
-    operations = op_flops(_trace(forward, arguments))
+    operations = op_flops(_trace(forward, arguments)) if with_flops else []
     uncounted = {op.type for op in operations if not (op.matmul or op.rest)}
     batch = {"batch_size": batch_size}
     if "encoder_input_tokens" in arguments[-1]:

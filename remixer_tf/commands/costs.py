@@ -1,10 +1,12 @@
 """Counts parameters, FLOPs and bytes.
 
 Each row of the tables is a model, next to what its paper prints. Each --gin_file is a
-model of its own. Without --measure no variable is made, so that any size can be
-counted.
+model of its own. Any size can be counted: only --measure makes variables. --match and
+--vary find the value of a macro with which a model has as many parameters, or FLOPs, as
+another one.
 """
 
+import math
 import os
 import sys
 
@@ -27,6 +29,8 @@ def add_arguments(parser):
             "default: as the run of --model_dir trains, or as the row's paper counts, "
             f"else {_BATCH[name]}"
         )
+        if name.endswith("_length"):
+            default += ", or as many as the model takes"
         add_number(parser, f"--{name}", f"{what}; {default}")
     add_list(
         parser,
@@ -42,6 +46,16 @@ def add_arguments(parser):
         "gin file with the JaxEngine's mesh_shape and layout_rules, such as "
         "layouts/data_8_model_8.gin: what each device of that mesh would hold; a "
         "second one may change the rules of the first",
+    )
+    parser.add_argument(
+        "--match",
+        metavar="QUANTITY[=NUMBER]",
+        help="change the models until they have as much of parameters, flops, "
+        "matmul_flops or rest_flops as the first one, or as a number such as "
+        "parameters=110e6; needs --vary",
+    )
+    parser.add_argument(
+        "--vary", metavar="MACRO", help="macro of gin to change for --match, as D_FF"
     )
     help = "time training steps too; this makes the models and needs their memory"
     parser.add_argument("--measure", action="store_true", help=help)
@@ -63,49 +77,139 @@ def run(options):
             "there is nothing to count. Name models with --gin_file, such as "
             "--gin_file=models/t5_1_1_base.gin, or a paper's table with --table."
         )
+    wanted = _wanted(options, len(files))
     profiles = {}
     for number, file in enumerate(files, start=1):
         with vocabularies_for_a_while(), data_errors():
-            name, *profile = _profile(file, options, file in own)
+            is_run = file in own
+            match = wanted and wanted.number and _find(file, options, is_run, wanted)
+            name, *profile = _profile(file, options, is_run, match)
         if len(files) > 1:
             done = f"counted {number} of {len(files)}: {name}"
             console.say(done, file=sys.stderr)
         if name in profiles:
             name = file
         profiles[name] = profile
+        if wanted and not wanted.number:
+            wanted = _as_first(wanted, name, profile[0], options)
     with open_text_output(options.output) as output:
         write_profiles(profiles, options.format, output)
 
 
-def _profile(file, options, is_run):
-    """Returns a name, `Profile` and `PaperRow` of the model of a gin file.
+def _wanted(options, models):
+    """Returns what --match and --vary ask for, a `Wanted`, or None.
 
-    `is_run` is whether a run has written the file: its batch counts.
+    Its number is 0 if it is that of the first model.
     """
-    from remixer_tf.analysis.costs import count, count_activations, measure
-    from remixer_tf.optimizers import Adafactor
+    from remixer_tf.analysis.matching import QUANTITIES, Wanted
 
+    if not (options.match and options.vary):
+        if options.match or options.vary:
+            raise UserError("--match and --vary go together, see --help.")
+        return None
+    quantity, equals, text = options.match.lower().partition("=")
+    if quantity not in QUANTITIES:
+        raise UserError(
+            f"--match is one of {', '.join(QUANTITIES)}."
+            f"{nearest(quantity, QUANTITIES)} Received: --match={options.match}"
+        )
+    try:
+        number = float(text) if equals else 0.0
+    except ValueError:
+        number = math.nan
+    if equals and not 0 < number < math.inf:
+        raise UserError(
+            f"--match={quantity}=NUMBER needs a number above 0, such as 110e6. "
+            f"Received: --match={options.match}"
+        )
+    if not equals and models == 1:
+        raise UserError(
+            f"--match={quantity} needs a second model to change, or a number: "
+            f"--match={quantity}=110e6."
+        )
+    return Wanted(quantity, number, f"{number:,.0f}", options.vary)
+
+
+def _as_first(wanted, name, profile, options):
+    """Returns `wanted` with the number of a profile. FLOPs are those of its batch."""
+    names = {"inputs": "input_length", "targets": "target_length"}
+    if wanted.quantity != "parameters":
+        for size, value in profile.batch.items():
+            setattr(options, names.get(size, size), value)
+    number = getattr(profile.total, wanted.quantity)
+    return wanted._replace(number=number, of=name)
+
+
+def _find(file, options, is_run, wanted):
+    """Returns the `Match` of the model of a gin file."""
+    from remixer_tf.analysis.costs import count
+    from remixer_tf.analysis.matching import find_value
+
+    read_model(file, options)
+    macros = configuration.hyperparameters(configuration.configuration_str(False))
+    whole = {
+        name: value
+        for name, value in macros.items()
+        if type(value) is int and value > 0 and "." not in name
+    }
+    if wanted.macro not in whole:
+        raise UserError(
+            f"{file} has no macro {wanted.macro!r} with a whole number above 0."
+            f"{nearest(wanted.macro, whole)} It has: {', '.join(sorted(whole))}."
+        )
+
+    def count_with(value):
+        binding = f"{wanted.macro} = {value}"
+        with_flops = wanted.quantity != "parameters"
+        try:
+            read_model(file, options, [binding])
+            _, optimizer, arguments = what_to_count(options, is_run)
+            profile = count(optimizer=optimizer, with_flops=with_flops, **arguments)
+        except ValueError as error:
+            raise UserError(f"with {binding}: {error}") from error
+        found = getattr(profile.total, wanted.quantity)
+        tried = f"{os.path.basename(file)}, {binding}: {found:,} {wanted.quantity}"
+        console.say(tried, file=sys.stderr)
+        return found
+
+    return find_value(count_with, whole[wanted.macro], wanted)
+
+
+def read_model(file, options, bindings=()):
+    """Reads the gin file of a model, and then other bindings."""
     configuration.parse_gin(
         [file, *options.layout],
-        options.gin_bindings,
+        [*options.gin_bindings, *bindings],
         options.gin_search_paths,
         complete=False,
         modules=options.module_import,
     )
-    model = configuration.get_value("Run.model")
-    if model is None:
+    if configuration.get_value("Run.model") is None:
         raise UserError(
             f"{file} names no model. Expected: a model file, which binds Run.model, "
             "such as models/t5_1_1_base.gin."
         )
+
+
+def what_to_count(options, is_run=False):
+    """Returns what the configuration says of a model to count.
+
+    They are a `PaperRow`, an optimizer's factory and the other arguments of `count`.
+    `is_run` is whether a run has written the configuration: its batch counts.
+    """
+    from remixer_tf.optimizers import Adafactor
+
     row = configuration.call("PaperRow")
     known = _trained_batch() if is_run else row.batch
-    batch = {
-        name: getattr(options, name) or known.get(name) or default
-        for name, default in _BATCH.items()
-    }
+    longest = configuration.get_value("TransformerStack.max_length")
+    batch = {}
+    for name, default in _BATCH.items():
+        if longest and name.endswith("_length"):
+            default = min(default, longest)
+        batch[name] = getattr(options, name) or known.get(name) or default
     lengths = {"inputs": batch["input_length"], "targets": batch["target_length"]}
     # Without task, lengths and vocabulary: their files need not be there.
+    model = configuration.get_value("Run.model")
     run = configuration.call("Run", model, None, None, None)
     arguments = {
         "model": run.make_model,
@@ -114,9 +218,23 @@ def _profile(file, options, is_run):
         "dtype_policy": run.dtype_policy,
     }
     optimizer = configuration.get_value("train.optimizer", Adafactor)
+    return row, optimizer, arguments
+
+
+def _profile(file, options, is_run, match):
+    """Returns a name, `Profile` and `PaperRow` of the model of a gin file.
+
+    For `is_run` see `what_to_count`. `match` is a `Match` or None.
+    """
+    from remixer_tf.analysis.costs import count, count_activations, measure
+
+    found = [f"{match.wanted.macro} = {match.value}"] if match else []
+    read_model(file, options, found)
+    row, optimizer, arguments = what_to_count(options, is_run)
     layout = configuration.configured_layout()
     layout = layout if layout.axes else None
     profile = count(optimizer=optimizer, layout=layout, **arguments)
+    profile.match = match or None
     profile.activation_bytes = count_activations(**arguments)
     if options.measure:
         compiled = configuration.get_value("TensorFlowEngine.jit_compile")

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 
 import gin
 import keras
@@ -12,11 +13,14 @@ import tensorflow as tf
 
 from remixer_tf import configuration
 from remixer_tf.analysis.costs import count, count_activations
+from remixer_tf.analysis.matching import Wanted, find_value
 from remixer_tf.commands import run_command
 from remixer_tf.engines.tensorflow.flops import matmul_flops, op_flops
+from remixer_tf.errors import UserError
 from remixer_tf.layers import Context, LengthMixing, MoE, SwitchRouter
 from remixer_tf.models.build import build_model
 from remixer_tf.optimizers import Adafactor
+from tests.documentation import ROOT
 from tests.tiny_run import SIZES
 
 TINY = [
@@ -327,9 +331,101 @@ def test_measured_and_printed_in_every_format(tmp_path, capsys):
     assert "324.00M" in text and "remixer: mixing" in text and "steps/s" in text
 
 
+def find(count, start, number):
+    """The value that `find_value` finds, and how many counts it takes."""
+    tried = []
+
+    def counted(value):
+        tried.append(value)
+        return count(value)
+
+    match = find_value(counted, start, Wanted("flops", number, "another", "D"))
+    assert match.found == count(match.value)
+    return match.value, len({*tried})
+
+
+def quadratic(width):
+    """A Transformer's parameters: 12 layers, 12 heads that must divide the width."""
+    if width % 12:
+        raise UserError(f"12 heads do not divide {width}")
+    return 12 * 12 * width**2 + 32_000 * width
+
+
+@pytest.mark.parametrize("value", [1, 511, 512, 513, 40_000])
+def test_a_value_whose_count_rises_or_falls_evenly(value):
+    for line in (lambda x: 10**6 + 7 * x, lambda x: 10**6 - 7 * x):
+        found, counts = find(line, 512, line(value))
+        assert found == value and counts <= 7
+
+
+@pytest.mark.parametrize("width", [48, 204, 756, 768, 780, 6144])
+def test_a_width_that_heads_divide(width):
+    number = quadratic(width)
+    found, counts = find(quadratic, 768, number)
+    assert found == width and counts <= 25
+    assert find(quadratic, 768, 1.0005 * number)[0] == width  # the nearest one
+
+
+def test_what_cannot_be_matched():
+    for number, words in (
+        (31, "no D gives 31 flops .another. to within 0.5%: D = 1 gives 40.$"),
+        (105, "D = 7 gives 100, D = 8 gives 110"),
+    ):
+        with pytest.raises(UserError, match=words):
+            find(lambda x: 30 + 10 * x, 50, number)
+    with pytest.raises(UserError, match="D does not change flops: 5 with 3 and with 4"):
+        find(lambda x: 5, 3, 9)
+    with pytest.raises(UserError, match="12 heads do not divide 5"):
+        find(quadratic, 5, 9)
+
+
+MATCH = ["--gin_file=models/t5_1_1_tiny.gin", *TINY, "--vary=D_FF"]
+
+
+@pytest.mark.slow
+def test_a_model_with_as_many_parameters_as_a_number(tmp_path):
+    """4,592 and 96 for each unit: three matrices of 16 channels in two layers."""
+    found = read_csv(tmp_path, *MATCH, "--match=parameters=8430")
+    key = ("t5_1_1_tiny", "", "")
+    assert found[*key, "D_FF"][0] == 40
+    assert found[*key, "parameters"][0] == 4592 + 96 * 40
+
+
+@pytest.mark.slow
+def test_the_guides_models_of_equal_size(capsys):
+    """By hand the Remixer has 8,881,920 parameters and 1,536 for each unit."""
+    page = (ROOT / "docs" / "guides" / "papers.md").read_text()
+    (command,) = re.findall(r"costs (.*\\\n.* --match=parameters .*)", page)
+    run_command("costs", command.replace("\\\n", " ").split())
+    (line,) = re.findall("^D_FF = .*$", capsys.readouterr().out, re.M)
+    assert f"\n{line}\n" in page
+
+
+@pytest.mark.slow
+def test_a_model_with_as_many_flops_as_the_first(capsys):
+    """The batch is that of the first one's paper. A line of gin gives the value."""
+    sizes = ["--gin.D_MODEL=16", "--gin.NUM_LAYERS=1", "--gin.VOCAB_SIZE=40"]
+    files = "--gin_file=papers/gmlp/table5/gmlp_base.gin,models/gmlp_tiny_mlm.gin"
+    more = "--match=MATMUL_FLOPS", "--vary=D_FF", "--format=markdown"
+    run_command("costs", [files, *sizes, *more])
+    shown = capsys.readouterr().out
+    (line,) = (x for x in shown.splitlines() if x.startswith("D_FF = "))
+    assert line.startswith("D_FF = 3072  # gmlp_tiny_mlm: ")
+    assert line.endswith(" matmul_flops, +0.000% from gMLP base")
+    rows = [x.split(" | ") for x in shown.splitlines()[:4]]
+    assert rows[3][rows[0].index("inputs")] == "512"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ([*MATCH, "--match=parameters"], ["a second model", "parameters=110e6"]),
+        ([*MATCH, "--match=parameters=many"], ["above 0", "parameters=many"]),
+        ([*MATCH, "--match=parameter=5"], ["Nearest: parameters"]),
+        (MATCH, ["--match and --vary go together"]),
+        ([*MATCH, "--vary=D_F", "--match=flops=1e9"], ["'D_F'", "Nearest: D_FF, D_KV"]),
+        ([*MATCH, "--vary=VOCABULARY", "--match=flops=1e9"], ["whole number"]),
+        ([*MATCH, "--match=parameters=100"], ["D_FF = 1 gives 4,688"]),
         (["--gin_file=models/t5_1_1_bse.gin"], ["t5_1_1_bse.gin", "t5_1_1_base.gin"]),
         (["--table=remixer/tabel1"], ["'remixer/tabel1'", "Nearest: remixer/table1"]),
         (["--gin_file=runs/from_t5_1_1.gin", "--gin.INITIAL_CHECKPOINT='x'"],

@@ -22,9 +22,25 @@ _ABANDONED_SECONDS = 24 * 3600
 
 
 def write_whole(path, content):
-    """Writes a file of text or bytes, local or gs://, as `whole_file` does."""
-    with whole_file(path) as place, tf.io.gfile.GFile(place, "wb") as file:
-        file.write(content)
+    """Writes a file of text or bytes, local or gs://, as `whole_file` does.
+
+    Raises OSError if it cannot be written.
+    """
+    try:
+        with whole_file(path) as place, tf.io.gfile.GFile(place, "wb") as file:
+            file.write(content)
+    except (OSError, tf.errors.OpError) as error:
+        raise StorageError(
+            f"Cannot write {path}: {_reason(error)}. Make room, or choose a place that "
+            "exists and can be written."
+        ) from error
+
+
+def _reason(error):
+    """Returns why something could not be written, a str."""
+    if isinstance(error, StorageError) and error.__cause__:  # of `write_whole`
+        error = error.__cause__
+    return getattr(error, "strerror", None) or first_line(error)
 
 
 def _mode(path):
@@ -115,8 +131,7 @@ def whole_folder(path):
         _open_files(temporary)
         tf.io.gfile.rename(temporary, path, overwrite=True)
     except (OSError, tf.errors.OpError) as error:
-        reason = getattr(error, "strerror", None) or first_line(error)
-        raise StorageError(f"Cannot write {path}: {reason}") from error
+        raise StorageError(f"Cannot write {path}: {_reason(error)}") from error
     finally:
         _remove(temporary)
 

@@ -17,6 +17,7 @@ from remixer_tf.checkpoints.whole_folder import (
     whole_folder,
     write_whole,
 )
+from remixer_tf.errors import UserError
 from remixer_tf.serving.lines import open_output
 from remixer_tf.weights.safetensors_files import write_safetensors
 from tests.test_imports import modules
@@ -101,11 +102,17 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path, small_files):
     path = tmp_path / "file"
     write_whole(path, "before")
     with small_files(10):
-        with pytest.raises(Exception, match="too large"):
+        with pytest.raises(OSError, match="Cannot write .*/file: .*too large"):
             write_whole(path, "x" * 100)
         with pytest.raises(KeyboardInterrupt), whole_file(path) as place:
             raise KeyboardInterrupt(open(place, "w").write("half"))
     assert path.read_text() == "before" and os.listdir(tmp_path) == ["file"]
+
+
+def test_a_folder_that_is_gone_is_one_line(tmp_path):
+    """As of a run that someone removes while it starts."""
+    with pytest.raises(UserError, match="Cannot write .*/run/file: .*No such file"):
+        write_whole(tmp_path / "run" / "file", "x")
 
 
 def test_a_file_that_nobody_may_write_to_is_replaced(tmp_path):

@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import sysconfig
+import threading
 import traceback
 
 from remixer_tf import console
@@ -27,6 +28,7 @@ PARENT = "REMIXER_TF_PARENT"
 RENAMED = {"inspect": "data_report", "profile": "costs"}
 
 _LONGEST = 1000  # characters of a library's error
+_WAIT = 10  # seconds
 # Libraries' errors are found by their text: no library is imported here.
 _NO_MEMORY = "RESOURCE_EXHAUSTED|out of memory|OOM when"
 _NO_WORKER = (
@@ -90,6 +92,7 @@ def errors_in_one_line():
         sys.exit(141)
     except KeyboardInterrupt as interrupt:
         print(str(interrupt) or "Ctrl-C", file=console.Lasting(sys.stderr))
+        _end_soon(130, _WAIT)
         sys.exit(130)
     except Exception as error:
         user = isinstance(error, UserError)
@@ -107,22 +110,27 @@ def errors_in_one_line():
                 "path. Rename it, or make a link to it."
             )
         if message is None:
+            _end_soon(1, _WAIT)
             raise
         console.say(printable(message), "error")
-        if not user and _line_with(_NO_WORKER, error):
-            _end_without_others()
+        died = not user and _line_with(_NO_WORKER, error)
+        _end_soon(2, wait=0 if died else _WAIT)
         sys.exit(2)
 
 
-def _end_without_others():
-    """Ends the process if it is one of several that JAX has connected.
+def _end_soon(code, wait):
+    """After an error: ends this process in some seconds, if JAX has connected several.
 
-    When Python exits, JAX would wait for the one that has died, and then abort.
+    Others that end by the error too come in that time. When Python exits, JAX would
+    wait for all of them for a minute, and then abort with a stack of C++.
     """
     jax = sys.modules.get("jax")
-    if jax is not None and jax.distributed.is_initialized():
-        sys.stdout.flush()
-        os._exit(2)
+    if jax is None or not jax.distributed.is_initialized():
+        return
+    sys.stdout.flush()
+    end = threading.Timer(wait, os._exit, [code])
+    end.daemon = True
+    end.start()
 
 
 def _of_own_code(error):

@@ -1,6 +1,7 @@
 """gin: what it may configure, where files are found, one message for each error."""
 
 import os
+import threading
 
 import gin
 import jax
@@ -10,7 +11,7 @@ import pytest
 import tensorflow as tf
 from google.protobuf import runtime_version
 
-from remixer_tf import __version__, configuration
+from remixer_tf import __version__, commands, configuration
 from remixer_tf.commands import errors_in_one_line, run_command
 
 MODEL = "models/t5_1_1_tiny.gin"
@@ -493,17 +494,25 @@ def test_one_line_for_an_interrupt_and_for_want_of_memory_disk_or_a_worker(
         assert word in line
 
 
-def test_one_of_several_processes_of_jax_does_not_wait_for_a_dead_one(monkeypatch):
-    codes = []
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ValueError("UNKNOWN: Gloo all-reduce failed: x"), 2),
+        (configuration.UserError("mine"), 2),
+        (KeyboardInterrupt(), 130),
+        (AttributeError("a bug"), 1),
+    ],
+)
+def test_one_of_several_processes_of_jax_ends_soon(monkeypatch, error, code):
+    """At once if another has died, which JAX would wait for."""
+    codes, ended = [], threading.Event()
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(os, "_exit", codes.append)
-    for error in (
-        configuration.UserError("mine"),
-        ValueError("UNKNOWN: Gloo all-reduce failed: x"),
-    ):
-        with pytest.raises(SystemExit), errors_in_one_line():
-            raise error
-    assert codes == [2]
+    monkeypatch.setattr(os, "_exit", lambda code: (codes.append(code), ended.set()))
+    monkeypatch.setattr(commands, "_WAIT", 0.01)
+    monkeypatch.setattr(commands, "_of_own_code", lambda error: None)
+    with pytest.raises((SystemExit, AttributeError)), errors_in_one_line():
+        raise error
+    assert ended.wait(30) and codes == [code]
 
 
 def test_keras_and_gin_leave_the_message():

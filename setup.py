@@ -91,6 +91,7 @@ setup(
         # sentencepiece 0.2.3 needs it, and its metadata do not say so.
         "protobuf>=7.36.1",
         "numpy",
+        "packaging",
         "rich",
         # What the formats of published weights need.
         "ml_dtypes",
@@ -116,7 +117,6 @@ setup(
             "hypothesis",
             "ipykernel",
             "nbclient",
-            "packaging",
             "pre-commit",
             "pytest",
             "pytest-xdist",

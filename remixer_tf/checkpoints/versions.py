@@ -31,13 +31,24 @@ def check_run_version(model_dir):
 
 
 def check_version(version, what):
-    """Raises a ValueError if `version`, a str or None, is newer than this one."""
-    if version and _numbers(version) > _numbers(__version__):
+    """Raises a ValueError if `version`, a str or None, is newer than this one.
+
+    Versions have the order of PEP 440: 0.2.0.dev1, 0.2.0rc1, 0.2.0, 0.2.0.post1. What
+    follows a +, which tells builds of one version apart, does not count.
+    """
+    if version in (None, __version__):
+        return
+    from packaging.version import InvalidVersion, Version  # 50 ms
+
+    try:
+        written, this = (Version(Version(x).public) for x in (version, __version__))
+    except (InvalidVersion, TypeError):
+        raise UserError(
+            f"{what} says that remixer_tf {version!r:.100} wrote it, which is no "
+            f"version, such as {__version__}. Correct it, or train or write it anew."
+        ) from None
+    if written > this:
         raise UserError(
             f"{what} was written by remixer_tf {version}, and this is {__version__}. "
             f"Install remixer_tf {version} or later to read it."
         )
-
-
-def _numbers(version):
-    return [int(number) for number in re.findall(r"\d+", str(version))]

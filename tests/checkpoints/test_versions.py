@@ -5,6 +5,7 @@ import pytest
 
 import remixer_tf
 from remixer_tf import configuration
+from remixer_tf.checkpoints import versions
 from remixer_tf.checkpoints.versions import check_run_version, check_version
 from remixer_tf.errors import UserError
 
@@ -25,6 +26,32 @@ def test_a_configuration_says_its_version_first(tmp_path, clear_gin):
     gin.clear_config()
 
 
-@pytest.mark.parametrize("version", [None, "0.0.9", remixer_tf.__version__])
-def test_this_and_older_versions_are_read(version):
-    check_version(version, "RUN")
+# PEP 440's own order.
+ORDER = [
+    "0.0.9",
+    "0.1.0.post1",
+    "0.2.0.dev1",
+    "0.2.0a1",
+    "0.2.0rc1",
+    "0.2.0",
+    "0.2.0.post1",
+    "0.2.1.dev0",
+    "0.10.0",
+]
+
+
+@pytest.mark.parametrize("this", ["0.1.0.post1", "0.2.0rc1", "0.2.0"])
+def test_this_and_older_versions_are_read(this, monkeypatch):
+    monkeypatch.setattr(versions, "__version__", this)
+    number = ORDER.index(this)
+    for version in [None, *ORDER[: number + 1], f"{this}+cu12"]:
+        check_version(version, "RUN")
+    for version in ORDER[number + 1 :]:
+        with pytest.raises(UserError, match=f"^RUN was .* {version}, and this is "):
+            check_version(version, "RUN")
+
+
+@pytest.mark.parametrize("version", ["banana", "", 2])
+def test_what_is_no_version_is_named(version):
+    with pytest.raises(UserError, match=f"^CACHE says .* {version!r} .* no version"):
+        check_version(version, "CACHE")

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from remixer_tf.checkpoints import checksums, sharded
 from remixer_tf.checkpoints.damage import DamagedError, first_line, retried
+from remixer_tf.checkpoints.versions import age_note
 from remixer_tf.checkpoints.whole_folder import read_json
 from remixer_tf.errors import MissingFileError, StorageError, UserError, shorten
 from remixer_tf.models.adapters import is_frozen, of_adapter
@@ -351,10 +352,11 @@ def check_coverage(folder, groups, random_states=True):
         if problems:  # The optimizer's problems follow from the model's.
             break
     if problems:
+        model_dir = os.path.dirname(os.path.dirname(folder))
         raise UserError(
             f"The checkpoint {folder} was written by another model or optimizer ("
             f"{'; '.join(problems)}). Use the configuration it was trained "
-            "with, or another --model_dir."
+            f"with, or another --model_dir.{age_note(model_dir)}"
         )
 
 

@@ -7,12 +7,20 @@ from remixer_tf import __version__
 from remixer_tf.errors import UserError
 
 HEADER = f"# Written by remixer_tf {__version__}."  # a configuration's first line
+# Why a run without this line may not be read.
+_BEFORE = (
+    " The run names no version of remixer_tf, so one from before 2026-11-27 wrote it. "
+    "Such runs are read from 2026-11-22 on, those of gMLP, aMLP and sMLP from "
+    "2026-11-25 on, and those with Muon of mixtures or mixers do not resume. Read "
+    "others by the version that wrote them."
+)
 
 
 def written_by(model_dir):
-    """Returns the version that wrote a run's configuration, a str, or None.
+    """Returns the version that wrote a run's configuration, a str.
 
-    Versions before 2026-11-26 wrote none.
+    None if there is no configuration, "" if it names no version. Those before
+    2026-11-26 wrote none.
     """
     import tensorflow as tf  # not for a command's --help
 
@@ -22,12 +30,17 @@ def written_by(model_dir):
     with tf.io.gfile.GFile(path, "rb") as file:
         first = file.readline().decode(errors="replace")
     match = re.fullmatch(r"# Written by remixer_tf (\S+)\.\s*", first)
-    return match and match[1]
+    return match[1] if match else ""
+
+
+def age_note(model_dir):
+    """Says from when on runs are read, if this one may be older; else an empty str."""
+    return _BEFORE if written_by(model_dir) == "" else ""
 
 
 def check_run_version(model_dir):
     """Raises a ValueError if a newer version wrote the run than this one."""
-    check_version(written_by(model_dir), model_dir)
+    check_version(written_by(model_dir) or None, model_dir)
 
 
 def check_version(version, what):

@@ -8,6 +8,7 @@ import os
 
 import gin
 
+from remixer_tf.checkpoints import versions
 from remixer_tf.configuration.bindings import (
     RUN_FILE,
     gin_folder,
@@ -111,14 +112,25 @@ def check_names(final):
     For `final` see `check_read`.
     """
     for binding in final.values():
-        place = place_of(binding)
-        for name in names_in(binding.value):
-            if name[0] == "@":
-                _check_reference(name, place)
-        if not place:
-            _check_no_class(binding)
-        if binding.arg_name:
-            _check_parameter(_find(binding.selector, place), binding.arg_name, place)
+        try:
+            _check_names_of(binding)
+        except UserError as error:
+            file = binding.location.filename or ""
+            if not file.endswith(RUN_FILE):
+                raise
+            note = versions.age_note(os.path.dirname(file))
+            raise UserError(f"{error}{note}") from None
+
+
+def _check_names_of(binding):
+    place = place_of(binding)
+    for name in names_in(binding.value):
+        if name[0] == "@":
+            _check_reference(name, place)
+    if not place:
+        _check_no_class(binding)
+    if binding.arg_name:
+        _check_parameter(_find(binding.selector, place), binding.arg_name, place)
 
 
 def check_values(config, complete):

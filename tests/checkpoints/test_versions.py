@@ -1,13 +1,18 @@
 """A run says which version wrote it, and one of a newer version is refused."""
 
+import pathlib
+
 import gin
 import pytest
 
 import remixer_tf
 from remixer_tf import configuration
 from remixer_tf.checkpoints import versions
+from remixer_tf.checkpoints.reading import check_coverage
 from remixer_tf.checkpoints.versions import check_run_version, check_version
 from remixer_tf.errors import UserError
+
+OLD_RUNS = pathlib.Path(__file__).parents[1] / "testdata" / "old_runs"
 
 
 def test_a_configuration_says_its_version_first(tmp_path, clear_gin):
@@ -55,3 +60,15 @@ def test_this_and_older_versions_are_read(this, monkeypatch):
 def test_what_is_no_version_is_named(version):
     with pytest.raises(UserError, match=f"^CACHE says .* {version!r} .* no version"):
         check_version(version, "CACHE")
+
+
+def test_what_this_version_lacks_is_said_to_be_of_an_earlier_one(tmp_path, clear_gin):
+    path = tmp_path / "operative_config.gin"
+    for header, old in [("", True), ("# Written by remixer_tf 0.0.1.\n", False)]:
+        path.write_text(f"{header}RemixerBlock.gone = 1\n")
+        with pytest.raises(UserError, match="no parameter 'gone'") as error:
+            configuration.parse_gin([str(path)], [])
+        assert ("Such runs are read from 2026-11-22 on" in str(error.value)) == old
+    folder = str(OLD_RUNS / "9844387/words/checkpoints/2")
+    with pytest.raises(UserError, match="model variables .* from 2026-11-22 on"):
+        check_coverage(folder, {"model": {}})

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from remixer_tf.checkpoints import reading
 from remixer_tf.checkpoints.paths import locate
+from remixer_tf.checkpoints.versions import check_run_version
 from remixer_tf.errors import MissingFileError, UserError, check_paths, shorten
 from remixer_tf.models.adapters import of_adapter
 
@@ -31,6 +32,7 @@ class InitialCheckpoint:
 
     Raises:
         FileNotFoundError: there is no checkpoint.
+        ValueError: a newer version wrote the run.
     """
 
     def __init__(self, path, rules=(), fresh=()):
@@ -46,6 +48,7 @@ class InitialCheckpoint:
                 f"There is no checkpoint in {path}. Name the folder of a run, or of "
                 "one of its checkpoints, such as RUN/checkpoints/1000."
             )
+        check_run_version(os.path.dirname(os.path.dirname(path)))
         self._rules = [(re.compile(pattern), name) for pattern, name in rules]
         self._values = [(re.compile(pattern), value) for pattern, value in fresh]
 

@@ -6,7 +6,6 @@ import os
 import re
 
 from remixer_tf.checkpoints import paths
-from remixer_tf.checkpoints.versions import check_run_version
 from remixer_tf.configuration.bindings import RUN_FILE
 from remixer_tf.configuration.gin_files import call, get_value, parse_gin
 from remixer_tf.configuration.trust import check_run_configuration
@@ -171,8 +170,7 @@ def run_configuration(options):
     """Returns the path of the gin file that training wrote into a run's folder.
 
     All commands read such a file by this function. It raises a UserError if the file
-    could run code that neither --module_import nor --trust allows, or if a newer
-    version wrote it.
+    could run code that neither --module_import nor --trust allows.
     """
     path = os.path.join(options.model_dir, RUN_FILE)
     if not os.path.exists(path):
@@ -187,7 +185,6 @@ def run_configuration(options):
             "the configuration with --gin_file: a model's file and then a run's, such "
             "as --gin_file=models/t5_1_1_tiny.gin --gin_file=runs/mini_cogs.gin."
         )
-    check_run_version(options.model_dir)
     if not options.trust:
         check_run_configuration(path, options.module_import)
     return path

@@ -45,7 +45,8 @@ def register_configurables():
 def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     """Reads gin files and then bindings, in place of any configuration before.
 
-    Raises a UserError for what is missing, malformed, unknown or not set.
+    Raises a UserError for what is missing, malformed, unknown or not set, and for the
+    configuration of a run that a newer version wrote.
 
     Args:
         files: list of paths: absolute, or below the current folder, a folder of
@@ -66,6 +67,9 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
     checks.check_read(final)
     load_tensorflow()
     set_up_keras()
+    runs = [os.path.dirname(f) for f in files if f.endswith(RUN_FILE)]
+    for run in runs:
+        versions.check_run_version(run)
     register_configurables()
     gin.clear_config()
     for statement in imports:
@@ -88,7 +92,6 @@ def parse_gin(files, bindings, search_paths=(), complete=True, modules=()):
         checks.check_arguments(gin.config._CONFIG)
     gin.finalize()
     starts = get_value("relative_paths.folders", ["."])
-    runs = [os.path.dirname(f) for f in files if f.endswith(RUN_FILE)]
     paths.start_from([os.path.join(r, start) for r in runs for start in starts])
 
 

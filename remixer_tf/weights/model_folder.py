@@ -13,6 +13,7 @@ import re
 
 import numpy as np
 
+from remixer_tf.checkpoints.versions import check_run_version
 from remixer_tf.checkpoints.vocabularies import name_copies, remember_vocabularies
 from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
 from remixer_tf.errors import (
@@ -74,8 +75,10 @@ def check_manifest(folder, weights=True):
     """Compares the checksums of the files in a folder of `write_model_folder`.
 
     `weights` says whether the weights' file is compared too, which takes longest.
-    Raises a ValueError if a file differs, or the manifest is damaged or leaves one out.
+    Raises a ValueError if a file differs, the manifest is damaged or leaves one out, or
+    a newer version wrote the folder.
     """
+    check_run_version(folder)
     path = os.path.join(folder, MANIFEST)
     if not os.path.exists(path):
         raise MissingFileError(f"There is no {path}, which has the files' checksums.")

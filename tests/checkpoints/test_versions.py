@@ -1,6 +1,7 @@
 """A run says which version wrote it, and one of a newer version is refused."""
 
 import pathlib
+import shutil
 
 import gin
 import pytest
@@ -8,11 +9,29 @@ import pytest
 import remixer_tf
 from remixer_tf import configuration
 from remixer_tf.checkpoints import versions
+from remixer_tf.checkpoints.initial import InitialCheckpoint
 from remixer_tf.checkpoints.reading import check_coverage
 from remixer_tf.checkpoints.versions import check_run_version, check_version
 from remixer_tf.errors import UserError
+from remixer_tf.weights.model_folder import read_model_folder
 
 OLD_RUNS = pathlib.Path(__file__).parents[1] / "testdata" / "old_runs"
+
+
+def test_no_way_leads_around_a_newer_version(tmp_path, clear_gin):
+    shutil.unpack_archive(OLD_RUNS / "9844387.tar.xz", tmp_path)
+    folder = tmp_path / "words"
+    path = folder / "operative_config.gin"
+    path.write_text("# Written by remixer_tf 10.0.\nNew.setting = 1\n")
+    for read in (
+        lambda: remixer_tf.load(folder),
+        lambda: configuration.parse_gin([str(path)], []),  # --gin_file
+        lambda: InitialCheckpoint(str(folder)),
+        lambda: InitialCheckpoint(str(folder / "checkpoints" / "2")),
+        lambda: read_model_folder(str(folder)),
+    ):
+        with pytest.raises(UserError, match="was written by remixer_tf 10.0, and"):
+            read()
 
 
 def test_a_configuration_says_its_version_first(tmp_path, clear_gin):
@@ -69,6 +88,7 @@ def test_what_this_version_lacks_is_said_to_be_of_an_earlier_one(tmp_path, clear
         with pytest.raises(UserError, match="no parameter 'gone'") as error:
             configuration.parse_gin([str(path)], [])
         assert ("Such runs are read from 2026-11-22 on" in str(error.value)) == old
-    folder = str(OLD_RUNS / "9844387/words/checkpoints/2")
+    shutil.unpack_archive(OLD_RUNS / "9844387.tar.xz", tmp_path)
+    folder = str(tmp_path / "words/checkpoints/2")
     with pytest.raises(UserError, match="model variables .* from 2026-11-22 on"):
         check_coverage(folder, {"model": {}})

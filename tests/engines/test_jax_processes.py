@@ -2,6 +2,9 @@
 
 import collections
 import os
+import signal
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -14,6 +17,7 @@ from remixer_tf.engines.jax.engine import make_mesh
 from remixer_tf.engines.jax.processes import connect, data_shards
 from remixer_tf.evaluation.evaluate import evaluate
 from remixer_tf.run import Run
+from tests.engines.test_multi_worker import free_ports
 
 
 @pytest.mark.parametrize(
@@ -47,6 +51,47 @@ def test_who_misses_others_ends_after_the_time_limit(monkeypatch, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert codes == [2]
     assert line.startswith("error: process 1 of 2 has waited 0.01 s for the others at ")
+
+
+# Two processes add numbers up until the second one ends.
+PAIR = """
+import os, signal, sys
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from remixer_tf import commands
+from remixer_tf.errors import UserError
+
+address, index, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+commands._WAIT = 1
+with commands.errors_in_one_line():
+    jax.distributed.initialize(address, num_processes=2, process_id=index)
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+    split = NamedSharding(mesh, PartitionSpec("data"))
+    x = jax.make_array_from_process_local_data(split, np.ones(4, "float32"))
+    add = jax.jit(lambda x: x.sum(), out_shardings=NamedSharding(mesh, PartitionSpec()))
+    for step in range(10**6):
+        float(add(x).addressable_data(0))
+        if index and step == 20:
+            if how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise UserError("mine")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "code"), [("killed", -signal.SIGKILL), ("error", 2)])
+def test_the_other_process_ends_with_one_line(how, code):
+    (port,) = free_ports(1)
+    command = [sys.executable, "-c", PAIR, f"localhost:{port}"]
+    pair = [
+        subprocess.Popen([*command, str(index), how], stderr=subprocess.PIPE, text=True)
+        for index in range(2)
+    ]
+    said = [process.communicate(timeout=600)[1] for process in pair]
+    assert [process.returncode for process in pair] == [2, code]
+    assert said[0].splitlines()[-1].startswith("error: another worker has ended: ")
+    assert "stack trace" not in said[0] + said[1]
+    assert how == "killed" or said[1].splitlines()[-1] == "error: mine"
 
 
 Device = collections.namedtuple("Device", "process_index number")

@@ -25,6 +25,7 @@ import tensorflow as tf
 
 from remixer_tf.checkpoints.checksums import checksum
 from remixer_tf.checkpoints.paths import locate
+from remixer_tf.data.code_digest import code_digest, has_source
 from remixer_tf.data.vocabularies import describe_vocabulary
 from remixer_tf.errors import UserError
 
@@ -172,7 +173,7 @@ def _describe(value, inside=()):
         return {"function": _describe(value.func, inside), **_describe(parts, inside)}
     if inspect.ismethod(value):
         holder = _describe(value.__self__, inside)
-        return {"function": _name(value.__func__), "of": holder}
+        return {**_describe(value.__func__, inside), "of": holder}
     if inspect.isfunction(value):
         # Decorators of libraries and of ours may keep what was read.
         if hasattr(value, "__wrapped__") and _owner(value) != "user":
@@ -190,9 +191,25 @@ def _describe(value, inside=()):
         return kind | _describe(settings, inside)
     # Objects of libraries may hold handles and counters, others in each process.
     known = isinstance(value, (seqio.DataSource, seqio.Feature))
-    if hasattr(value, "__dict__") and (known or _owner(type(value)) != "library"):
-        return kind | _describe(vars(value), inside)
+    if known or _owner(type(value)) != "library":
+        held = _describe(getattr(value, "__dict__", {}), inside)
+        return kind | held | _describe(_of_classes(type(value)), inside)
     return kind
+
+
+def _of_classes(kind):
+    """What a user's classes give an object: {CLASS.NAME: function or constant}."""
+    found = {}
+    for owner in kind.__mro__:
+        if _owner(owner) != "user":
+            continue
+        for name, value in vars(owner).items():
+            function = getattr(value, "__func__", getattr(value, "fget", value))
+            if inspect.isfunction(function) and has_source(function):
+                found[f"{owner.__name__}.{name}"] = function
+            elif isinstance(value, _CONSTANTS) and not name.startswith("__"):
+                found[f"{owner.__name__}.{name}"] = value
+    return found
 
 
 def _is_long(value):
@@ -231,7 +248,7 @@ def _describe_function(function, inside):
         if owner == "user" and isinstance(value, kinds):
             described[name] = _describe(value, inside)
     if owner == "user":
-        return described | {"code": _code(code, function.__doc__)}
+        return described | {"code": code_digest(function)}
     # The version stands for our own code, which may name a folder of files.
     held = {"function", *parts}
     return {k: x for k, x in described.items() if k in held or _has_files(x)}
@@ -257,26 +274,6 @@ def _names_in(code):
         if isinstance(constant, types.CodeType):
             names |= _names_in(constant)
     return names
-
-
-def _code(code, doc=None):
-    """A checksum of what a function does; comments and line numbers do not count."""
-    digest = hashlib.sha256(code.co_code)
-    digest.update(repr(code.co_names).encode())
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            digest.update(_code(constant).encode())
-        elif constant != doc:
-            digest.update(_constant(constant).encode())
-    return digest.hexdigest()[:16]
-
-
-def _constant(value):
-    """The text of a constant; of a set, which each process orders anew, sorted."""
-    if isinstance(value, (tuple, frozenset)):
-        parts = [*map(_constant, value)]
-        return repr(parts if isinstance(value, tuple) else sorted(parts))
-    return repr(value)
 
 
 def _owner(value):

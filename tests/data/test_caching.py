@@ -345,6 +345,26 @@ def with_value(value):
     )
 
 
+class Shift:
+    by = 1
+
+    def __call__(self, x):
+        return x + self.by
+
+
+@pytest.mark.parametrize("bound", [False, True])
+@pytest.mark.parametrize(
+    ("name", "value"), [("__call__", lambda self, x: x - self.by), ("by", 2)]
+)
+def test_what_a_users_class_has_counts(monkeypatch, bound, name, value):
+    task = with_value(Shift().__call__ if bound else Shift())
+    saved = to_json(describe_task(task))
+    assert [*differences(saved, describe_task(task))] == []
+    monkeypatch.setattr(Shift, name, value)
+    found = "; ".join(differences(saved, describe_task(task)))
+    assert f"Shift.{name}" in found
+
+
 TWICE = {
     # As sets of texts, these are in another order in each process.
     "a set in a function": lambda i: eval(f"lambda x: x in {['{0, 8}', '{8, 0}'][i]}"),

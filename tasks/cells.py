@@ -7,7 +7,8 @@
 | integer, decimal | plain digits: `1000`, `1.50` |
 | float | the shortest number that its precision reads back: float32 3.8 is `3.8` |
 | boolean | `true`, `false` |
-| date, time, timestamp, duration | ISO 8601 with a space: `2024-05-01 12:30:00+02:00` |
+| date, time, timestamp | ISO 8601 with a space: `2024-05-01 12:30:00+02:00` |
+| duration | `1 day, 2:00:00` |
 | list, struct, map | JSON |
 | null, NaN | None: the value is missing |
 
@@ -25,7 +26,15 @@ import numpy as np
 from remixer_tf.errors import UserError
 
 _NUMBERS = "bcdeEfFgGnoxX%"  # the last letter of Python's formats for numbers
-_DATE = re.compile("%[A-Za-z]")  # a part of Python's formats for dates and times
+# The parts of Python's formats for dates, and for times.
+_OF_DATE, _OF_TIME = {*"aAbBcCdDeFgGhjmuUVwWxyY"}, {*"cfHIklMnprRSTX"}
+
+
+class TooLarge:
+    """A number that float64 cannot hold, as JSON writes it; `cell_text` refuses it."""
+
+    def __init__(self, digits):
+        self.digits = digits
 
 
 def cell_text(value, spec=""):
@@ -38,6 +47,8 @@ def cell_text(value, spec=""):
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
+    if isinstance(value, TooLarge):
+        raise UserError(f"a number that is too large ({value.digits:.20})")
     if isinstance(value, bytes):
         try:
             value = value.decode()
@@ -81,17 +92,44 @@ def _formatted(value, spec):
         value = _plain(value)
     kinds = [_same, _whole]
     if isinstance(value, str):
-        kinds = [*[_same] * (not number), int, _finite, datetime.datetime.fromisoformat]
+        kinds = [*[_same] * (not number), int, _finite, _moment]
     for kind in kinds:
         try:
             read = kind(value)
-            # A date writes any other format as it stands.
-            if hasattr(read, "strftime") and not _DATE.search(spec):
-                continue
+            if hasattr(read, "strftime"):
+                _check_moment(read, spec)
             return format(read, spec)
         except (ValueError, TypeError, OverflowError):
             continue
     raise UserError(f"a value that the format {spec!r} cannot write")
+
+
+def _moment(text):
+    """The date, the date and time, or the time of day in a text of ISO 8601."""
+    kinds = [datetime.date, datetime.datetime]
+    if ":" in text:  # "12" is a number.
+        kinds.append(datetime.time)
+    for kind in kinds:
+        try:
+            return kind.fromisoformat(text)
+        except ValueError:
+            continue
+    raise ValueError
+
+
+def _check_moment(moment, spec):
+    """Raises a ValueError for a format of numbers, or of what a date or time lacks.
+
+    A date would write any other format as it stands, a time's day as 01.
+    """
+    parts = {*re.findall("%[-:]?([A-Za-z])", spec)}
+    lacks = set()
+    if isinstance(moment, datetime.time):
+        lacks = _OF_DATE
+    elif not isinstance(moment, datetime.datetime):
+        lacks = _OF_TIME
+    if not parts or parts & lacks:
+        raise ValueError
 
 
 def _whole(number):

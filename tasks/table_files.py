@@ -12,6 +12,7 @@ import io
 import json
 import math
 import os
+import re
 import sys
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from absl import logging
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.data.failures import files_near
 from remixer_tf.errors import MissingFileError, MissingLibraryError, UserError, shorten
-from remixer_tf.tasks.cells import cell_text, column_values, is_utf8
+from remixer_tf.tasks.cells import TooLarge, cell_text, column_values, is_utf8
 from remixer_tf.tasks.folders import files_of, read_bytes
 
 _ARROW = (".arrow", ".parquet")
@@ -216,32 +217,49 @@ def _json(text, fields):
     names, lines = {}, []
     for number, line in enumerate(split_lines(text), 1):
         try:
-            row = json.loads(line, object_pairs_hook=_once_each, parse_float=_float)
-        except (ValueError, RecursionError):
-            row = None
-        if not is_utf8(line):
-            lines.append(Line(number, None, "invalid UTF-8"))
-        elif not isinstance(row, dict):
-            lines.append(Line(number, None, "malformed JSON object"))
-        else:
-            names |= dict.fromkeys(row)
-            if fields is not None:
-                row = {name: row[name] for name in fields if name in row}
-            lines.append(Line(number, row))
+            row = _json_object(line)
+        except UserError as error:
+            lines.append(Line(number, None, str(error)))
+            continue
+        names |= dict.fromkeys(row)
+        if fields is not None:
+            row = {name: row[name] for name in fields if name in row}
+        lines.append(Line(number, row))
     return list(names), lines
 
 
+def _json_object(line):
+    """The dictionary in a line; a UserError says what is wrong with it."""
+    if not is_utf8(line):
+        raise UserError("invalid UTF-8")
+    try:
+        row = json.loads(line, object_pairs_hook=_once_each, parse_float=_float)
+    except json.JSONDecodeError as error:
+        reason = re.sub(r"( starting)?( at)?$", "", error.msg)
+        raise UserError(f"malformed JSON ({reason})") from None
+    except RecursionError:
+        raise UserError("JSON that is nested too deep") from None
+    except UserError:
+        raise
+    except ValueError:  # Python's own limit
+        raise UserError("an integer of more than 4,300 digits") from None
+    if not isinstance(row, dict):
+        raise UserError("no JSON object")
+    return row
+
+
 def _once_each(pairs):
-    if len(dict(pairs)) < len(pairs):
-        raise UserError("a name stands twice")
-    return dict(pairs)
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        counts = collections.Counter(name for name, _ in pairs)
+        ((name, _),) = counts.most_common(1)
+        raise UserError(f"two values of {name!r:.60}")
+    return row
 
 
 def _float(text):
     number = float(text)
-    if math.isinf(number):
-        raise UserError("a number is too large")
-    return number
+    return TooLarge(text) if math.isinf(number) else number
 
 
 def _arrow(path, fields):

@@ -337,6 +337,11 @@ def test_formats_of_templates(tmp_path, name):
         ("2024-05-01", ".2f", None), ("2024-05-01", ".1%", None),
         (dt.date(2024, 5, 1), ".1f", None), (True, ">5", " true"),
         (True, "d", "1"),
+        # A date has no hour, and a time no day.
+        ("12:30", "%H.%M", "12.30"), (dt.time(12, 30), "%I", "12"),
+        (dt.time(12, 30), "%d.%m", None), ("12:30", "%d", None), ("12", "%d", None),
+        (dt.date(2024, 5, 1), "%H", None), ("2024-05-01", "%d %H", None),
+        ("2024-05-01 12:30", "%d %H", "01 12"), (dt.datetime(2024, 5, 1), "%H", "00"),
     ],
 )  # fmt: skip
 def test_a_text_in_a_format_of_numbers_or_dates(text, spec, expected):
@@ -419,19 +424,37 @@ def test_each_kind_of_bad_row_has_its_lines(bad_file, caplog):
     assert record.getMessage() == report.format(" and skipped", *[bad_file] * 5)
 
 
-def test_bad_rows_of_json_lines(tmp_path):
-    rows = ['{"t": "\u2028", "l": "b"}', "", "[1]", '{"t"', '{"l": "b"}', '{"t": "a"}']
-    rows += ['{"t": null, "l": "b"}', '{"t": "\\ud800", "l": "b"}']
-    rows += ['{"t": "a", "t": "b", "l": "c"}', "[" * 100_000, '{"t": 1e400, "l": "b"}']
-    file = write(tmp_path / "a.jsonl", "\n".join(rows))
+# A line of JSON, and why it is no row of the columns t and l.
+BAD_LINES = {
+    "": "malformed JSON (Expecting value)",
+    '{"t"': "malformed JSON (Expecting ':' delimiter)",
+    '{"t": "a, "l": "b"}': "malformed JSON (Expecting ',' delimiter)",
+    '{"t": "a': "malformed JSON (Unterminated string)",
+    '{"t": "a"} {}': "malformed JSON (Extra data)",
+    "[1]": "no JSON object",
+    "[" * 100_000: "JSON that is nested too deep",
+    '{"l": "b"}': "no value of t",
+    '{"t": NaN, "l": "b"}': "no value of t",
+    '{"t": null, "l": "b"}': "no value of t",
+    '{"t": "a"}': "empty target",
+    '{"t": "\\ud800", "l": "b"}': "invalid UTF-8 in t",
+    '{"t": "a", "t": "b", "l": "c"}': "two values of 't'",
+    '{"t": {"x": 1, "x": 1}, "l": "c"}': "two values of 'x'",
+    '{"t": 1e400, "l": "b"}': "a number that is too large (1e400) in t",
+    '{"t": "a", "l": [1, {"x": -1e999}]}': "a number that is too large (-1e999) in l",
+    '{"t": %s, "l": "b"}' % ("9" * 5000): "an integer of more than 4,300 digits",
+}
+
+
+@pytest.mark.parametrize("number", range(len(BAD_LINES)))
+def test_bad_rows_of_json_lines(tmp_path, number):
+    line, problem = [*BAD_LINES.items()][number]
+    good = '{"t": "\u2028", "l": "b", "unread": [1e400]}'
+    file = write(tmp_path / "a.jsonl", f"{good}\n{line}\n{good}\n{line}\n{good}")
     with pytest.raises(ValueError) as error:
         texts_of(table_task({"dev": file}, "{t}", "{l}"), "dev")
     assert str(error.value).startswith(
-        "table: 10 of 11 rows are bad: "
-        f"dev, malformed JSON object: 6 (line 2 to 4, 9 to 11 of {file}); "
-        f"dev, no value of t: 2 (line 5, 7 of {file}); "
-        f"dev, empty target: 1 (line 6 of {file}); "
-        f"dev, invalid UTF-8 in t: 1 (line 8 of {file}). Correct"
+        f"table: 2 of 5 rows are bad: dev, {problem}: 2 (line 2, 4 of {file}). Correct"
     )
 
 

@@ -135,7 +135,7 @@ def test_bad_rows_are_told_or_left_out(tmp_path):
     for words in (
         "5 of 7 rows are bad",
         f"invalid UTF-8: 1 (line 2 of {tmp_path}/a.jsonl)",
-        f"malformed JSON object: 1 (line 3 of {tmp_path}/a.jsonl)",
+        f"malformed JSON (Expecting value): 1 (line 3 of {tmp_path}/a.jsonl)",
         f"no text: 2 (line 4, 5 of {tmp_path}/a.jsonl)",
         f"invalid UTF-8: 1 (line 3 of {tmp_path}/b.txt)",
         "text_task.on_bad_rows = 'skip'",

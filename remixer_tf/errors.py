@@ -134,6 +134,15 @@ def check_choices(choices, **arguments):
             )
 
 
+def check_flags(**arguments):
+    """Raises a UserError unless each argument is True or False."""
+    for name, value in arguments.items():
+        if not isinstance(value, bool):
+            raise UserError(
+                f"{name} must be True or False. Received: {name}={value!r:.200}"
+            )
+
+
 def check_factories(**arguments):
     """Raises a ValueError unless each argument can be called to make something."""
     for name, value in arguments.items():
@@ -167,6 +176,17 @@ def check_paths(**arguments):
                 f"{name} must be the path of a file or folder, in UTF-8. Received: "
                 f"{name}={value!r}"
             )
+
+
+def check_unicode(text):
+    """Raises a UserError for a str that UTF-8 cannot hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"a text has an unpaired surrogate, {text[error.start]!r}, which is no "
+            f"character. Read files with encoding='utf-8'. Received: {text!r:.200}"
+        ) from None
 
 
 def _is(kind, value):

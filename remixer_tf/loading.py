@@ -15,11 +15,12 @@ from remixer_tf import configuration
 from remixer_tf.errors import (
     MissingFileError,
     UserError,
+    check_flags,
     check_integers,
     check_paths,
     nearest,
 )
-from remixer_tf.loaded.inputs import check_flags, check_listed
+from remixer_tf.loaded.inputs import check_listed
 from remixer_tf.loaded.run import LoadedRun
 from remixer_tf.loaded.settings import Settings, kept_gin
 from remixer_tf.models.build import check_memory, machine_memory

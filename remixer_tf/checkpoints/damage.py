@@ -64,7 +64,9 @@ def retried(function):
 def first_line(error):
     """Returns the first line of an error's message, without TensorFlow's node names."""
     text = re.sub(
-        r"\{\{.*?\}\} ?| \[Op:\w*\]", "", str(getattr(error, "message", error))
+        r"\{\{.*?\}\} ?| \[Op:\w*\]| name: $",
+        "",
+        str(getattr(error, "message", error)),
     )
     lines = text.splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__

@@ -16,7 +16,7 @@ import time
 import tensorflow as tf
 
 from remixer_tf.checkpoints.damage import first_line
-from remixer_tf.errors import ExistingFileError, StorageError
+from remixer_tf.errors import ExistingFileError, StorageError, UserError
 
 _ABANDONED_SECONDS = 24 * 3600
 
@@ -130,6 +130,8 @@ def whole_folder(path):
         yield temporary
         _open_files(temporary)
         tf.io.gfile.rename(temporary, path, overwrite=True)
+    except UserError:  # It says itself what cannot be read or written.
+        raise
     except (OSError, tf.errors.OpError) as error:
         raise StorageError(f"Cannot write {path}: {_reason(error)}") from error
     finally:

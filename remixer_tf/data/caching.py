@@ -43,6 +43,7 @@ from remixer_tf.checkpoints.whole_folder import (
     write_json,
     write_whole,
 )
+from remixer_tf.data.failures import reading
 from remixer_tf.data.lengths import splits_of
 from remixer_tf.data.numbered_files import numbered_files, records
 from remixer_tf.data.task_settings import describe_task, differences, to_json
@@ -292,8 +293,6 @@ def describe_caches(task, split):
 
 
 def _write_split(task, folder, split, num_shards):
-    shards = len(task.source.list_shards(split))
-    datasets = (_read_shard(task, split, i, shards) for i in range(shards))
     stats, features = {"examples": 0}, None
     prefix = utils.get_cached_tfrecord_prefix(folder, split)
     with contextlib.ExitStack() as stack:
@@ -303,14 +302,13 @@ def _write_split(task, folder, split, num_shards):
             )
             for i in range(num_shards)
         ]
-        for dataset in datasets:
+        for example, dataset in _examples(task, split):
             features = features or _describe_features(task, dataset)
-            for example in dataset:
-                message = utils.dict_to_tfexample(example)
-                writers[stats["examples"] % num_shards].write(
-                    message.SerializeToString(deterministic=True)
-                )
-                _count(stats, task, example)
+            message = utils.dict_to_tfexample(example)
+            writers[stats["examples"] % num_shards].write(
+                message.SerializeToString(deterministic=True)
+            )
+            _count(stats, task, example)
     if not stats["examples"]:
         raise UserError(f"{task.name} {split} has no examples to cache.")
     info = {
@@ -321,6 +319,16 @@ def _write_split(task, folder, split, num_shards):
     write_json(utils.get_cached_info_path(folder, split), info)
     write_json(utils.get_cached_stats_path(folder, split), stats)
     return stats
+
+
+def _examples(task, split):
+    """Yields the examples of a split, and the dataset of their shard."""
+    with reading(task, split):
+        shards = len(task.source.list_shards(split))
+        for index in range(shards):
+            dataset = _read_shard(task, split, index, shards)
+            for example in dataset:
+                yield example, dataset
 
 
 def _read_shard(task, split, index, shards):

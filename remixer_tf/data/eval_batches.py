@@ -6,6 +6,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
+from remixer_tf.data.failures import reading
 from remixer_tf.data.language_model import LanguageModelFeatureConverter
 from remixer_tf.data.lengths import LengthBuckets, whole_lengths
 from remixer_tf.data.pipeline import NO_EXAMPLES, check_split, with_seed
@@ -27,15 +28,16 @@ def read_examples(task, split, feature_lengths, max_examples=None, trim=True):
     """
     check_split(task, split)
     lengths = {k: n for k, n in feature_lengths.items() if k != "targets"}
-    dataset = with_seed(task).get_dataset(
-        whole_lengths(task, feature_lengths) or (lengths if trim else None),
-        split=split,
-        shuffle=False,
-        trim_output_features=trim,
-        seed=0,  # random preprocessing is the same at every step
-        try_in_mem_cache=False,
-    )
-    examples = list(dataset.take(max_examples or -1).as_numpy_iterator())
+    with reading(task, split):
+        dataset = with_seed(task).get_dataset(
+            whole_lengths(task, feature_lengths) or (lengths if trim else None),
+            split=split,
+            shuffle=False,
+            trim_output_features=trim,
+            seed=0,  # random preprocessing is the same at every step
+            try_in_mem_cache=False,
+        )
+        examples = list(dataset.take(max_examples or -1).as_numpy_iterator())
     if not examples:
         raise UserError(NO_EXAMPLES.format(task.name, split))
     names = [f"{name}_pretokenized" for name in features_of_text(task)]

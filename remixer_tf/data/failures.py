@@ -5,10 +5,12 @@ import fnmatch
 import os
 import re
 
+import seqio
 import tensorflow as tf
+from tensorflow_datasets.core.registered import DatasetNotFoundError
 
 from remixer_tf.checkpoints.damage import first_line
-from remixer_tf.errors import UserError, shorten
+from remixer_tf.errors import MissingFileError, StorageError, UserError, shorten
 
 _START, _END = "data error <<", ">>"
 
@@ -55,7 +57,76 @@ def data_errors():
             "when training starts: run the same command again to see which."
         ) from None
     except tf.errors.InvalidArgumentError as error:
-        found = re.search(f"{_START}(.*?){_END}", error.message, re.DOTALL)
-        if not found:
+        if not (message := _failed(error)):
             raise
-        raise UserError(found[1]) from None
+        raise UserError(message) from None
+
+
+def _failed(error):
+    """The message of a failed `fail_unless`; None of another error."""
+    found = re.search(f"{_START}(.*?){_END}", str(error), re.DOTALL)
+    return found and found[1]
+
+
+@contextlib.contextmanager
+def reading(task, split):
+    """Around reading a split of a `seqio.Task`: an error names the task and its files.
+
+    What files, file systems and TensorFlow Datasets raise becomes one line. An error of
+    the user's own code keeps its traceback, and has a note.
+    """
+    where, source = f"{task.name} {split}", getattr(task, "source", None)
+    try:
+        of_files = _pattern(source, split, where)
+        yield
+    except UserError:
+        raise
+    except (OSError, tf.errors.OpError, DatasetNotFoundError) as error:
+        if message := _failed(error):
+            raise UserError(message) from None
+        missing = FileNotFoundError, tf.errors.NotFoundError, DatasetNotFoundError
+        kind = MissingFileError if isinstance(error, missing) else StorageError
+        if "Traceback" not in str(error):  # as of Python that a dataset calls
+            reason = f"{where} cannot be read{of_files}: {_reason(error)}."
+            raise kind(reason) from error
+        _add_place(error, where)
+        raise
+    except Exception as error:
+        if isinstance(error, ValueError) and str(error).startswith("Task dataset"):
+            raise UserError(f"{where}: {first_line(error)}.") from error  # seqio's
+        _add_place(error, where)
+        raise
+
+
+def _add_place(error, where):
+    error.add_note(f"This was raised while {where} was read.")
+
+
+def _pattern(source, split, where):
+    """Returns " (PATTERN)" of a source of files, of which one is there; else ""."""
+    if not isinstance(source, seqio.FileDataSource):
+        return ""
+    pattern = source._split_to_filepattern.get(split)
+    names = [pattern] if isinstance(pattern, str) else pattern
+    if not isinstance(names, (list, tuple)) or not all(
+        isinstance(name, str) for name in names
+    ):
+        raise UserError(
+            f"{where} reads files by a pattern, such as 'data/*.txt', or by a list of "
+            f"their paths. Received: {pattern!r:.200}"
+        )
+    if not source.list_shards(split):
+        near = "".join(files_near(name, "*") for name in names[:1])
+        raise MissingFileError(
+            f"{where} reads {pattern!r}, and no such file is there.{near}"
+        )
+    return f" ({shorten(names)})"
+
+
+def _reason(error):
+    """One line of an error, without the places in TensorFlow's graphs."""
+    lines = str(getattr(error, "message", error)).splitlines()
+    inner = re.search(r"transformation with iterator: [^ ]*: (.*)", "".join(lines[:1]))
+    if inner:
+        return inner[1].rstrip(".")
+    return first_line(error)

@@ -9,8 +9,9 @@ import seqio
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from absl import logging
+from tensorflow_datasets.core.registered import DatasetNotFoundError
 
-from remixer_tf.data.failures import fail_unless, how_to_fetch
+from remixer_tf.data.failures import fail_unless, how_to_fetch, reading
 from remixer_tf.data.texts import (
     MOST_TARGETS,
     decode_text,
@@ -66,6 +67,11 @@ def count_over_length(task, split, feature_lengths, limit=None, shard_info=None)
         options = split, feature_lengths, limit, shard_info
         tasks = [t for t in seqio.get_subtasks(task) if has_split(t, split)]
         return join_counts(task, [count_over_length(t, *options) for t in tasks])
+    with reading(task, split):
+        return _count_task(task, split, feature_lengths, limit, shard_info)
+
+
+def _count_task(task, split, feature_lengths, limit, shard_info):
     examples, over, complete, first = 0, 0, True, []
     longest, limits = [0] * len(feature_lengths), list(feature_lengths.values())
     dataset = task.get_dataset(
@@ -167,8 +173,14 @@ def has_split(task, split):
 def splits_of(task):
     """Returns the splits of a `seqio.Task`, whose TFDS dataset must be there."""
     source = task.source
-    if not isinstance(source, seqio.TfdsDataSource) or source.splits:
-        return task.splits
+    try:
+        if not isinstance(source, seqio.TfdsDataSource) or source.splits:
+            return task.splits
+    except DatasetNotFoundError as error:
+        reason = str(error).splitlines()[0]
+        raise MissingFileError(
+            f"{task.name} reads TensorFlow Datasets: {reason}"
+        ) from error
     name, folder = source.tfds_dataset.name, source.tfds_dataset.builder.data_dir
     raise MissingFileError(
         f"{task.name} reads {name} of TensorFlow Datasets, and there is no {folder}. "

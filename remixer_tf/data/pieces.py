@@ -22,6 +22,18 @@ class SentencePieceVocabulary(seqio.SentencePieceVocabulary):
     def _encode_tf(self, s):
         return super()._encode_tf(self.cut_at_sentinels(s))
 
+    def __eq__(self, other):
+        """Whether both read texts alike. Equal files may have other names."""
+        if not isinstance(other, SentencePieceVocabulary):
+            return False
+        return self._content() == other._content()
+
+    def _content(self):
+        state = self.__getstate__()
+        if "sha256" in state:
+            state["_sentencepiece_model_file"] = None
+        return state
+
     def cut_at_sentinels(self, texts):
         """Strings with a blank between each sentinel and what touches it."""
         for pattern in _touching(self.extra_ids):

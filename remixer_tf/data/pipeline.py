@@ -514,10 +514,11 @@ def _count_examples(task, split, feature_lengths, limit, shard_info):
             if not count.examples:
                 raise UserError(NO_EXAMPLES.format(subtask.name, split))
     if missing:
-        reasons = (f"{k}: {str(error).rstrip('.')}" for k, error in missing.items())
+        texts = {name: str(error).rstrip(".") for name, error in missing.items()}
+        named = (x if x.startswith(k) else f"{k}: {x}" for k, x in texts.items())
         raise MissingFileError(
             f"Of the tasks of {task.name}, {len(missing)} cannot be read. "
-            f"{'; '.join(reasons)}. Or train without them: get_task.without = "
+            f"{'; '.join(named)}. Or train without them: get_task.without = "
             f"{[*missing]}"
         )
     check_split(task, split)

@@ -13,10 +13,19 @@ from absl import logging
 
 from remixer_tf.checkpoints.paths import locate, run_being_read
 from remixer_tf.checkpoints.whole_folder import whole_file
+from remixer_tf.data.failures import reading
 from remixer_tf.data.pipeline import check_split, get_task
 from remixer_tf.data.texts import decode_text
 from remixer_tf.data.vocabularies import byte_vocabulary, sentencepiece_vocabulary
-from remixer_tf.errors import StorageError, UserError, check_choices
+from remixer_tf.errors import (
+    StorageError,
+    UserError,
+    check_choices,
+    check_integers,
+    check_paths,
+    check_range,
+    check_unicode,
+)
 
 MODEL_TYPES = ("unigram", "bpe", "word")
 SPECIAL_PIECES = 3
@@ -31,31 +40,38 @@ def read_texts(task, split="train", features=("inputs", "targets"), num_examples
     first of each task; None or 0 for all. Raises a ValueError if the task or split is
     unknown, keeps no such text or is empty.
     """
-    suffix, texts = "_pretokenized", []
+    # Bytes need no file; the task's own vocabulary may have to be downloaded.
+    task, texts = get_task(task, byte_vocabulary()), []
+    for subtask in seqio.get_subtasks(task):
+        check_split(subtask, split)
+        with reading(subtask, split):
+            texts += _texts_of(subtask, split, features, num_examples)
+    if not any(text.strip() for text in texts):
+        raise UserError(
+            f"{task.name}, split {split!r}, has no text in {list(features)}."
+        )
+    return texts
+
+
+def _texts_of(task, split, features, num_examples):
+    suffix, texts, number = "_pretokenized", [], 0
 
     def keep_texts(example):
         return [example[f"{name}{suffix}"] for name in features]
 
-    # Bytes need no file; the task's own vocabulary may have to be downloaded.
-    for subtask in seqio.get_subtasks(get_task(task, byte_vocabulary())):
-        check_split(subtask, split)
-        dataset = subtask.get_dataset(None, split=split, shuffle=False)
-        known = [name for name in dataset.element_spec if name.endswith(suffix)]
-        missing = [name for name in features if f"{name}{suffix}" not in known]
-        if missing:
-            raise UserError(
-                f"{subtask.name} keeps no text of {', '.join(missing)}. It keeps that "
-                f"of: {', '.join(name.removesuffix(suffix) for name in known)}."
-            )
-        dataset = dataset.take(num_examples or -1).map(keep_texts).batch(1_000)
-        number = 0
-        for columns in dataset.as_numpy_iterator():
-            for row in zip(*columns, strict=True):
-                number += 1
-                place = f"example {number}"
-                texts += [decode_text(x, subtask, split, place) for x in row]
-    if not any(text.strip() for text in texts):
-        raise UserError(f"{task}, split {split!r}, has no text in {list(features)}.")
+    dataset = task.get_dataset(None, split=split, shuffle=False)
+    known = [name for name in dataset.element_spec if name.endswith(suffix)]
+    if missing := [name for name in features if f"{name}{suffix}" not in known]:
+        raise UserError(
+            f"{task.name} keeps no text of {', '.join(missing)}. It keeps that "
+            f"of: {', '.join(name.removesuffix(suffix) for name in known)}."
+        )
+    dataset = dataset.take(num_examples or -1).map(keep_texts).batch(1_000)
+    for columns in dataset.as_numpy_iterator():
+        for row in zip(*columns, strict=True):
+            number += 1
+            place = f"example {number}"
+            texts += [decode_text(x, task, split, place) for x in row]
     return texts
 
 
@@ -64,11 +80,12 @@ def train_vocabulary(
 ):
     """Trains a SentencePiece model; returns its `seqio.SentencePieceVocabulary`.
 
-    Raises a ValueError if `model_type` is unknown, or `vocab_size` missing, too small
-    or too large for these texts; then the message has a size that fits.
+    Raises a ValueError if no text has a word, `model_type` is unknown, or `vocab_size`
+    missing, too small or too large for these texts; then the message has a size that
+    fits.
 
     Args:
-        texts: list of str.
+        texts: list of str, or another iterable of them.
         output: str, the path of the file. Missing folders are made.
         vocab_size: int, the number of pieces with pad, EOS and unknown; for "word"
             None takes every word.
@@ -76,8 +93,13 @@ def train_vocabulary(
         character_coverage: float in [0.98, 1], the share of all characters that get a
             piece; the rarest become unknown. Not for "word".
     """
-    texts = _without_reserved(texts)
+    check_paths(output=output)
+    texts = _without_reserved(_checked(texts))
     vocab_size, options = _size(texts, vocab_size, model_type)
+    coverage = "a number in [0.98, 1]"
+    check_range(
+        "character_coverage", character_coverage, coverage, lambda x: 0.98 <= x <= 1
+    )
     _check_output(output)
     model = io.BytesIO()
     try:
@@ -106,6 +128,25 @@ def train_vocabulary(
     except OSError as error:
         raise StorageError(f"cannot write {output}: {error.strerror}.") from None
     return sentencepiece_vocabulary(output)
+
+
+def _checked(texts):
+    """The texts as a list of str, of which one has a word."""
+    several = not isinstance(texts, (str, bytes, dict)) and hasattr(texts, "__iter__")
+    texts = [*texts] if several else texts
+    for text in texts if several else [texts]:
+        if not (several and isinstance(text, str)):
+            raise UserError(
+                "texts must be a list of str. Received: "
+                f"{'in the list, ' * several}{text!r:.200}"
+            )
+        check_unicode(text)
+    if not any(text.strip() for text in texts):
+        raise UserError(
+            f"A vocabulary is trained on words, and none of {len(texts):,} texts has "
+            "one."
+        )
+    return texts
 
 
 def _without_reserved(texts):
@@ -141,6 +182,8 @@ def _size(texts, vocab_size, model_type):
                 known - vocab_size,
                 known,
             )
+    if vocab_size is not None:
+        check_integers(vocab_size=vocab_size)
     if vocab_size is None or vocab_size <= SPECIAL_PIECES:
         raise UserError(
             f"vocab_size must be more than {SPECIAL_PIECES} (pad, EOS, unknown); it "

@@ -37,6 +37,19 @@ def with_rows(settings, batch):
     return settings
 
 
+def replaced(settings, **values):
+    """A dataclass of settings with other values, checked by its `__post_init__`.
+
+    `dataclasses.replace` calls `__init__`, and a user's subclass may have another one.
+    """
+    settings = copy.copy(settings)
+    for name, value in values.items():
+        object.__setattr__(settings, name, value)
+    if check := getattr(settings, "__post_init__", None):
+        check()
+    return settings
+
+
 def of_rows(batch, name, constant):
     """A setting of each row, a tensor `[batch]`; the constant if the batch has none."""
     if name in DTYPES and name in batch:

@@ -12,17 +12,9 @@ from remixer_tf.errors import (
     UserError,
     check_choices,
     check_paths,
+    check_unicode,
 )
 from remixer_tf.serving.image_to_class import MAX_PIXELS
-
-
-def check_flags(**arguments):
-    """Raises a UserError unless each argument is True or False."""
-    for name, value in arguments.items():
-        if not isinstance(value, bool):
-            raise UserError(
-                f"{name} must be True or False. Received: {name}={value!r:.200}"
-            )
 
 
 def check_listed(**arguments):
@@ -33,17 +25,6 @@ def check_listed(**arguments):
             raise TypeError(
                 f"{name} must be a list of str. Received: {name}={value!r:.200}"
             )
-
-
-def check_unicode(text):
-    """Raises a UserError for a str that UTF-8 cannot hold."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"a text has an unpaired surrogate, {text[error.start]!r}, which is no "
-            f"character. Read files with encoding='utf-8'. Received: {text!r:.200}"
-        ) from None
 
 
 class LongTexts:
@@ -85,7 +66,8 @@ def listed(texts, what="a str or a list of str"):
     if isinstance(texts, str):
         check_unicode(texts)
         return [texts], True
-    if isinstance(texts, (bytes, dict)) or not hasattr(texts, "__iter__"):
+    unordered = isinstance(texts, (bytes, dict, set, frozenset))
+    if unordered or not hasattr(texts, "__iter__"):
         raise TypeError(f"Expected: {what}. Received: {texts!r:.200}")
     texts = list(texts)
     for text in texts:

@@ -17,26 +17,22 @@ import tensorflow as tf
 from remixer_tf import configuration
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.vocabularies import describe_vocabularies
-from remixer_tf.decoding import AnswerLimits, check_writes
+from remixer_tf.decoding import check_writes
 from remixer_tf.decoding.row_random import seed_words
 from remixer_tf.errors import (
     UserError,
     check_choices,
     check_evaluations,
+    check_flags,
     check_integers,
     check_paths,
+    check_unicode,
 )
 from remixer_tf.evaluation.results import metrics_at, metrics_by_name, with_unit
 from remixer_tf.exporting import check_export, export_run
 from remixer_tf.layers.base import reads_at_once
 from remixer_tf.loaded import encoders, fitting, searches
-from remixer_tf.loaded.inputs import (
-    LongTexts,
-    check_flags,
-    check_listed,
-    check_unicode,
-    listed,
-)
+from remixer_tf.loaded.inputs import LongTexts, check_listed, listed
 from remixer_tf.loaded.settings import Settings
 from remixer_tf.models import EncoderOnly, ImageClassifier, SpanHead
 from remixer_tf.models.build import build_model, check_memory, machine_memory
@@ -762,11 +758,9 @@ class LoadedRun:
             codec = self.run.codec(self.model)
             search["allowed"] = searches.allowed_ids(search["allowed"], codec)
         same, inputs = searches.as_inputs(search)
-        answerer, limits, wants_seed = self._text_to_text(
-            _Options(given), _Options(same)
-        )
+        answerer, own, wants_seed = self._text_to_text(_Options(given), _Options(same))
         longest = max_length or answerer.tokens.max_decode_length
-        searches.check_answers(limits, search, longest)
+        searches.check_answers(own, search, longest)
         if max_length is not None:
             inputs["max_length"] = np.int32(max_length)
         if wants_seed and "seeds" not in inputs:
@@ -788,7 +782,7 @@ class LoadedRun:
 
     @_once
     def _text_to_text(self, given, search):
-        """A `TextToText`, the run's `AnswerLimits`, and whether it lacks a seed."""
+        """A `TextToText`, the run's arguments of its search, and if it lacks a seed."""
         given = dict(given)
         with self.settings.in_force():
             own = configuration.get_arguments("text_to_text.decode_fn")
@@ -801,7 +795,7 @@ class LoadedRun:
             answerer, _ = configuration.call(
                 "text_to_text", self.run, self.model_dir, **given
             )
-        return answerer, own.get("limits") or AnswerLimits(), wants_seed
+        return answerer, own, wants_seed
 
     @_once
     def _decoding_step(self):
@@ -865,3 +859,13 @@ class _Options(dict):
 
     def __hash__(self):
         return hash(repr(sorted(self.items())))
+
+    def __eq__(self, other):
+        same = (x is other[k] for k, x in self.items() if _may_hold_more(x))
+        return super().__eq__(other) and all(same)
+
+
+def _may_hold_more(value):
+    """Whether a value's class adds to a dataclass, whose fields alone == compares."""
+    kind = type(value)
+    return dataclasses.is_dataclass(kind) and "__dataclass_fields__" not in vars(kind)

@@ -13,8 +13,13 @@ from remixer_tf.decoding import AnswerLimits, HuggingFaceRules, Sampling, T5Rule
 from remixer_tf.decoding.constraints import check_limits
 from remixer_tf.decoding.repetition import check_repetition
 from remixer_tf.decoding.row_random import seed_words
-from remixer_tf.errors import UserError, check_integers, nearest
-from remixer_tf.loaded.inputs import check_unicode
+from remixer_tf.decoding.row_settings import replaced
+from remixer_tf.errors import (
+    UserError,
+    check_integers,
+    check_unicode,
+    nearest,
+)
 
 LONGEST_ANSWER = 2**16  # tokens: a search holds as many for each beam
 
@@ -96,10 +101,12 @@ def as_inputs(options):
 def check_answers(own, options, max_length):
     """Raises a ValueError unless answers fit the `AnswerLimits` of a call.
 
-    `own` are those of the run, whose place the call's options take.
+    `own` are the arguments of the run's search: the call's options take the place of
+    its limits.
     """
     given = {name: options[name] for name in _OF_ALL & options.keys()}
-    check_limits(dataclasses.replace(own, **given), max_length)
+    limits = replaced(own.get("limits") or AnswerLimits(), **given)
+    check_limits(limits, max_length, own.get("eos_id", 1))
 
 
 def configured_search(options):
@@ -135,7 +142,7 @@ def configured_search(options):
         (AnswerLimits, "limits", _OF_ALL),
     ):
         if given := {name: options.pop(name) for name in names & options.keys()}:
-            options[part] = dataclasses.replace(own.get(part) or kind(), **given)
+            options[part] = replaced(own.get(part) or kind(), **given)
     return functools.partial(search, **{**base, **options})
 
 

@@ -356,7 +356,8 @@ def test_tasks_whose_files_are_missing_are_all_named_and_can_be_left_out():
         elements(1, mixture)
     assert str(error.value) == (
         "Of the tasks of toys, 2 cannot be read. "
-        "one: there is no train.tsv; two: there is no train.tsv. "
+        "one train cannot be read: there is no train.tsv; "
+        "two train cannot be read: there is no train.tsv. "
         "Or train without them: get_task.without = ['one', 'two']"
     )
     rest = pipeline.get_task(mixture, without=["one", "two"])

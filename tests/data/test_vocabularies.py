@@ -1,5 +1,6 @@
 import io
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -194,6 +195,53 @@ def test_other_bad_arguments(tmp_path):
         train_vocabulary(TEXTS, str(tmp_path / "x.model"), 20, "char")
     with pytest.raises(ValueError, match="must be a file"):
         train_vocabulary(TEXTS, str(tmp_path), 20)
+
+
+WRONG = {
+    "texts must be a list of str. Received: None": {"texts": None},
+    "texts must be a list of str. Received: 'a b'": {"texts": "a b"},
+    "Received: in the list, None": {"texts": ["a", None]},
+    "Received: in the list, b'a'": {"texts": [b"a"]},
+    "none of 0 texts has one": {"texts": []},
+    "none of 2 texts has one": {"texts": ["", " "]},
+    "unpaired surrogate": {"texts": ["a", "\ud800"]},
+    "output must be the path": {"output": None},
+    "vocab_size must be an integer": {"vocab_size": "x"},
+    "vocab_size must be an integer of": {"vocab_size": 1.5},
+    "character_coverage must be a number": {"character_coverage": 2},
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_arguments_that_are_nothing_to_train_on(tmp_path, message):
+    path = tmp_path / "x.model"
+    arguments = {"texts": TEXTS, "output": str(path), "vocab_size": 20}
+    with pytest.raises(UserError, match=message):
+        train_vocabulary(**{**arguments, **WRONG[message]})
+    assert not path.exists()
+
+
+def test_texts_may_come_one_by_one(tmp_path):
+    path = str(tmp_path / "x.model")
+    words = train_vocabulary((text for text in TEXTS), path, model_type="word")
+    assert words.vocab_size == len(WORDS) + 3
+
+
+def test_vocabularies_of_equal_files_are_equal(words, tmp_path):
+    """seqio compares paths: of a copy, and of a file that has changed since."""
+    path, other = str(tmp_path / "copy.model"), str(tmp_path / "other.model")
+    shutil.copy(words.sentencepiece_model_file, path)
+    train_vocabulary(["q"], other, model_type="word")
+    for added in ((), [("<new>", len(WORDS) + 3, False, False)]):
+        first = sentencepiece_vocabulary(words.sentencepiece_model_file, 0, added)
+        copy = sentencepiece_vocabulary(path, 0, added)
+        assert first == copy
+        assert first != sentencepiece_vocabulary(path, 1)
+        assert first != sentencepiece_vocabulary(other)
+    assert sentencepiece_vocabulary(path) != copy
+    before = sentencepiece_vocabulary(path)
+    shutil.copy(other, path)
+    assert before != sentencepiece_vocabulary(path)
 
 
 @pytest.mark.parametrize("path", ["file/a.model", "full"])

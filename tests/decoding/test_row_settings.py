@@ -11,7 +11,9 @@ from remixer_tf.decoding import (
     beam_search,
     sample,
 )
-from remixer_tf.decoding.row_settings import DTYPES
+from remixer_tf.decoding.row_settings import DTYPES, replaced, with_rows
+from remixer_tf.loaded.run import _Options
+from remixer_tf.loaded.searches import check_answers
 from tests.decoding.recurrent import Recurrent, inputs
 from tests.decoding.test_beam_search import run
 
@@ -87,3 +89,44 @@ def test_of_beams(rules, name):
         for row, power in zip(rows_of(LIMITS), powers, strict=True)
     ]
     check(found, beam_search, constants)
+
+
+class Halved(T5Rules):
+    """Rules of a user's, with a constructor of their own."""
+
+    def __init__(self, factor):
+        super().__init__(alpha=0.5)
+        self.factor = factor
+
+
+class Short(AnswerLimits):
+    def __init__(self, most):
+        super().__init__(min_length=1)
+        self.most = most
+
+
+def test_a_users_subclass_keeps_what_it_holds():
+    batch = {"alpha": np.array([0.25, 1.0], np.float32)}
+    found = with_rows(Halved(3), batch)
+    assert type(found) is Halved and found.factor == 3
+    np.testing.assert_array_equal(found.alpha, batch["alpha"])
+    assert replaced(Halved(3), alpha=1.0).factor == 3
+    with pytest.raises(ValueError, match="alpha must be a number"):
+        replaced(T5Rules(), alpha="x")
+
+
+def test_rules_that_differ_in_what_a_subclass_holds_have_graphs_of_their_own():
+    """The == of a dataclass looks at its fields alone."""
+    same = Halved(3)
+    assert _Options(rules=same) == _Options(rules=same)
+    assert _Options(rules=T5Rules(0.5)) == _Options(rules=T5Rules(0.5))
+    kept = {_Options(rules=Halved(3)): 1}
+    assert _Options(rules=Halved(4)) not in kept
+
+
+def test_answers_are_checked_by_the_searchs_own_end():
+    """A vocabulary of a user's may end texts by another id than 1."""
+    check_answers({"eos_id": 2}, {"allowed": [[1, 5]]}, 4)
+    with pytest.raises(ValueError, match="without EOS .2."):
+        check_answers({"eos_id": 2}, {"allowed": [[2, 5]]}, 4)
+    check_answers({"limits": Short(9)}, {"allowed": [[5]]}, 4)

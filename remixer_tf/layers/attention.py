@@ -5,7 +5,7 @@ import functools
 import keras
 from keras import ops
 
-from remixer_tf.errors import check_integers
+from remixer_tf.errors import check_flags, check_integers, check_range
 from remixer_tf.kernels.scores import scores
 from remixer_tf.layers.base import (
     MASKED,
@@ -47,6 +47,11 @@ class _Attention(Sublayer):
     ):
         super().__init__(**kwargs)
         check_integers(num_heads=num_heads, d_kv=d_kv)
+        check_flags(use_bias=use_bias, scale_query=scale_query, zero_out=zero_out)
+        if d_out is not None:
+            check_integers(d_out=d_out)
+        if stddev is not None:
+            check_range("stddev", stddev, "a number above 0", lambda x: x > 0)
         self.num_heads = num_heads
         self.d_kv = d_kv
         self.dropout_rate = dropout_rate
@@ -170,6 +175,7 @@ class SelfAttention(_Attention):
         **kwargs,
     ):
         super().__init__(num_heads, d_kv, dropout_rate, **kwargs)
+        check_flags(relative_bias=relative_bias, stack_bias=stack_bias)
         self.stack_bias = stack_bias
         self.relative_bias = relative_bias
         if relative_bias:

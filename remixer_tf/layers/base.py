@@ -500,10 +500,8 @@ def get_activation(name):
     derivative of gelu multiplies by 400 before a factor of 0 comes, which exceeds
     float16, and so does `gelu(-400) * 400` where TensorFlow's graphs reorder products.
     """
-    if name == "gelu":
-        act = functools.partial(ops.gelu, approximate=True)
-    elif name == "gelu_exact":
-        act = functools.partial(ops.gelu, approximate=False)
+    if isinstance(name, str) and name in ("gelu", "gelu_exact"):
+        act = functools.partial(ops.gelu, approximate=name == "gelu")
     else:
         try:
             act = keras.activations.get(name)

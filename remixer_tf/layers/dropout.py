@@ -6,7 +6,7 @@ import contextvars
 import keras
 from keras import ops
 
-from remixer_tf.errors import check_range
+from remixer_tf.errors import UserError, check_range
 
 _replica = contextvars.ContextVar("replica", default=None)
 _given = contextvars.ContextVar("given", default=({}, {}))
@@ -62,6 +62,11 @@ class Dropout(keras.layers.Layer):
     def __init__(self, rate, shared_axes=(), **kwargs):
         super().__init__(**kwargs)
         check_range("dropout_rate", rate, "a number in [0, 1)", lambda x: 0 <= x < 1)
+        if not isinstance(shared_axes, (list, tuple)):
+            raise UserError(
+                "shared_axes must be a list of axes. Received: "
+                f"shared_axes={shared_axes!r:.200}"
+            )
         self.rate = rate
         self.shared_axes = tuple(shared_axes)
 

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_integers
+from remixer_tf.errors import UserError, check_flags, check_integers
 from remixer_tf.kernels import fft_product
 from remixer_tf.kernels.mix import mix
 from remixer_tf.layers.base import (
@@ -84,6 +84,7 @@ class LengthMixing(Sublayer):
     ):
         super().__init__(**kwargs)
         check_integers(num_mixing_heads=num_mixing_heads)
+        check_flags(toeplitz=toeplitz, softmax=softmax, use_bias=use_bias)
         self.num_mixing_heads = num_mixing_heads
         self.toeplitz = toeplitz
         self.softmax = softmax

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from remixer_tf.errors import UserError, check_factories, check_integers
+from remixer_tf.errors import UserError, check_factories, check_flags, check_integers
 from remixer_tf.layers.axes import is_shared, share
 from remixer_tf.layers.base import PositionWise, get_activation, wide
 from remixer_tf.layers.dispatch import exchange, gather, make_plan, multiply_blocks
@@ -75,6 +75,7 @@ class MoE(PositionWise):
     ):
         super().__init__(**kwargs)
         check_integers(num_experts=num_experts, d_ff=d_ff, group_size=group_size)
+        check_flags(gated=gated)
         check_factories(router=router)
         self.num_experts = num_experts
         self.d_ff = d_ff

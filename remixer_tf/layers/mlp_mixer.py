@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_integers
+from remixer_tf.errors import UserError, check_flags, check_integers
 from remixer_tf.layers.base import (
     Sublayer,
     check_length,
@@ -23,6 +23,7 @@ class _TokenMLP(Sublayer):
     def __init__(self, d_tokens, gated=False, activation="gelu", **kwargs):
         super().__init__(**kwargs)
         check_integers(d_tokens=d_tokens)
+        check_flags(gated=gated)
         self.d_tokens = d_tokens
         self.gated = gated
         self.act = get_activation(activation)

@@ -2,6 +2,7 @@
 
 import keras
 
+from remixer_tf.errors import check_range
 from remixer_tf.layers.axes import NamedAxes
 
 
@@ -17,6 +18,7 @@ class RMSNorm(NamedAxes, keras.layers.RMSNormalization):
     """
 
     def __init__(self, epsilon=1e-6, **kwargs):
+        check_range("epsilon", epsilon, "a number above 0", lambda x: x > 0)
         super().__init__(epsilon=epsilon, **kwargs)
 
     def add_weight(self, **kwargs):  # [channels]
@@ -35,6 +37,7 @@ class LayerNorm(NamedAxes, keras.layers.LayerNormalization):
     """
 
     def __init__(self, epsilon=1e-6, **kwargs):
+        check_range("epsilon", epsilon, "a number above 0", lambda x: x > 0)
         super().__init__(epsilon=epsilon, **kwargs)
 
     def add_weight(self, **kwargs):

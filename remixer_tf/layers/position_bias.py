@@ -5,7 +5,7 @@ import math
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_integers
+from remixer_tf.errors import UserError, check_flags, check_integers
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import agree
 from remixer_tf.layers.saving import SavesParts
@@ -63,6 +63,9 @@ class RelativePositionBias(SavesParts, NamedAxes, keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         check_integers(num_heads=num_heads, max_distance=max_distance)
+        check_integers(2, num_buckets=num_buckets)
+        if bidirectional is not None:
+            check_flags(bidirectional=bidirectional)
         self.num_heads = num_heads
         self.bidirectional = bidirectional
         self.num_buckets = num_buckets

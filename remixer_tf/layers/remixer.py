@@ -1,5 +1,7 @@
 """The Remixer block: static mixing composed with its own input."""
 
+import numbers
+
 from keras import ops
 
 from remixer_tf.errors import UserError, check_choices, check_integers
@@ -87,8 +89,9 @@ class RemixerBlock(Sublayer):
             check_integers(d_ff=d_ff)
         check_choices(COMPOSITIONS, composition=composition)
         check_choices(RESIDUALS, residual=residual)
-        constant = not isinstance(alpha, str)
-        if alpha not in ALPHAS if not constant else not 0 <= alpha <= 1:
+        constant = isinstance(alpha, numbers.Real)
+        named = isinstance(alpha, str) and alpha in ALPHAS
+        if not (0 <= alpha <= 1 if constant else named):
             raise UserError(
                 f"alpha is a number in [0, 1] or one of {sorted(ALPHAS)}. "
                 f"Received: alpha={alpha!r}"

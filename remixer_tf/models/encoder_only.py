@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import check_factories, check_integers
+from remixer_tf.errors import check_factories, check_flags, check_integers
 from remixer_tf.layers.axes import build_named
 from remixer_tf.layers.base import Context
 from remixer_tf.models.batches import check_tokens
@@ -55,6 +55,7 @@ class EncoderOnly(KerasModel):
         check_integers(vocab_size=vocab_size, d_model=d_model)
         check_integers(0, num_token_types=num_token_types)
         check_factories(encoder=encoder, head=head)
+        check_flags(mask_padding=mask_padding)
         self.vocab_size = vocab_size
         self.d_model = d_model
         self.num_token_types = num_token_types

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_choices, check_integers
+from remixer_tf.errors import UserError, check_choices, check_flags, check_integers
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import MASKED, get_activation
 from remixer_tf.layers.bert import bert_dense
@@ -76,6 +76,9 @@ class MaskedLMHead(Head):
         self, bias_size=None, mlm_transform=False, norm_epsilon=1e-6, **kwargs
     ):
         super().__init__(**kwargs)
+        check_flags(mlm_transform=mlm_transform)
+        if bias_size is not None:
+            check_integers(bias_size=bias_size)
         self.bias_size = bias_size
         self.mlm_transform = mlm_transform
         self.norm_epsilon = norm_epsilon
@@ -223,8 +226,21 @@ class EmbeddingHead(Head):
 
     def __init__(self, pooling=("mean",), layers=(), normalize=False, **kwargs):
         super().__init__(**kwargs)
+        check_flags(normalize=normalize)
+        if not isinstance(pooling, (list, tuple)) or not pooling:
+            raise UserError(
+                f"pooling must be a list of {', '.join(POOLINGS)}. Received: "
+                f"pooling={pooling!r:.200}"
+            )
         for name in pooling:
             check_choices((*POOLINGS,), pooling=name)
+        if not isinstance(layers, (list, tuple)) or any(
+            not isinstance(layer, (list, tuple)) or len(layer) != 3 for layer in layers
+        ):
+            raise UserError(
+                "layers must be a list of (units, activation, use_bias). Received: "
+                f"layers={layers!r:.200}"
+            )
         self.pooling = tuple(pooling)
         self.layers = [tuple(layer) for layer in layers]
         self.normalize = normalize

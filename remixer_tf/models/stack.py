@@ -6,7 +6,13 @@ import inspect
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_factories, check_integers, check_range
+from remixer_tf.errors import (
+    UserError,
+    check_factories,
+    check_flags,
+    check_integers,
+    check_range,
+)
 from remixer_tf.layers.base import (
     as_read,
     each_hypothesis,
@@ -271,6 +277,7 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         if max_length is not None:
             check_integers(max_length=max_length)
         check_factories(norm=norm, block=block)
+        check_flags(input_norm=input_norm, final_norm=final_norm, scan=scan)
         dtype = self.dtype_policy
         stream = wide(dtype)  # of the residual stream
         self.causal = causal

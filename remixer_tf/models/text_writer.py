@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import check_factories, check_integers
+from remixer_tf.errors import check_factories, check_flags, check_integers
 from remixer_tf.layers.axes import build_named
 from remixer_tf.layers.base import dense
 from remixer_tf.layers.embedding import TiedLogits
@@ -28,6 +28,7 @@ class TextWriter(KerasModel):
         if encoder is not None:
             check_factories(encoder=encoder)
         check_factories(decoder=decoder)
+        check_flags(tied_logits=tied_logits)
         self.vocab_size = vocab_size
         self.d_model = d_model
         self.tied_logits = tied_logits

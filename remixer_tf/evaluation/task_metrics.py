@@ -36,14 +36,16 @@ def compute_metrics(task, examples, outputs):
             values, _ = instance.actual_compute(examples, task.output_features)
         else:
             values = instance.compute()
-        number = Percent if in_percent(_function_of(metric)) else float
-        values = _flatten(values, number)
-        if metrics.keys() & values.keys():
+        if not isinstance(values, Mapping):
             raise UserError(
-                f"Two metrics of {task.name} are called "
-                f"{sorted(metrics.keys() & values.keys())}."
+                f"A metric of {task.name} must return a dictionary, such as "
+                f"{{'accuracy': 87.5}}. Received: {values!r:.200}"
             )
-        metrics.update(values)
+        number = Percent if in_percent(_function_of(metric)) else float
+        for name, value in _flatten(values, number):
+            if name in metrics:
+                raise UserError(f"Two metrics of {task.name} are called {name!r}.")
+            metrics[name] = value
     return metrics
 
 
@@ -81,21 +83,26 @@ def _function_of(metric):
     return compute and inspect.getclosurevars(compute).nonlocals.get("metric_fn")
 
 
-def _flatten(values, number, prefix=""):
-    """Turns nested metrics and seqio's metric values into strings and a `number`."""
-    flat = {}
+def _flatten(values, number=float, prefix=""):
+    """Yields (name, str or `number`) of nested metrics and seqio's metric values.
+
+    Others, as vectors, are left out with a warning.
+    """
     for name, value in values.items():
+        name = f"{prefix}{name}"
         value = getattr(value, "value", getattr(value, "textdata", value))
         if isinstance(value, Mapping):
-            flat.update(_flatten(value, number, f"{prefix}{name}/"))
-        elif isinstance(value, str):
-            flat[prefix + name] = value
-        elif np.ndim(value) == 0:
-            known = hasattr(value, "unit")
-            flat[prefix + name] = value if known else number(value)
+            yield from _flatten(value, number, f"{name}/")
+        elif isinstance(value, str) or hasattr(value, "unit"):
+            yield name, value
         else:
-            logging.warning("Metric %s is not a number: left out.", prefix + name)
-    return flat
+            try:
+                array = np.asarray(value)
+                yield name, number(array.item() if array.ndim == 0 else value)
+            except (TypeError, ValueError, OverflowError):
+                logging.warning(
+                    "Metric %s is not a number: left out. Received: %.200r", name, value
+                )
 
 
 def text_of(task, example, feature):

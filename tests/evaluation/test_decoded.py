@@ -11,7 +11,10 @@ import tensorflow as tf
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.decoding import greedy_decode
+from remixer_tf.errors import UserError
 from remixer_tf.evaluation.calls import call_on_examples, padded_lengths
+from remixer_tf.evaluation.task_metrics import _flatten
+from remixer_tf.tasks.text_metrics import Percent
 from tests.data.toy_tasks import VOCABULARY, rows, toy_task, word_metric
 from tests.evaluation.shift import DEV, LENGTHS, decoded, shift_engine
 from tests.models.tiny import tiny_model
@@ -111,6 +114,33 @@ def test_errors(tmp_path):
         run(toy_task({"dev": DEV}, metric_fns=[likelihood]), tmp_path)
     with pytest.raises(ValueError, match="Two metrics of toy are called"):
         run(toy_task({"dev": DEV}, metric_fns=[word_metric, word_metric]), tmp_path)
+
+    def none(targets, predictions):
+        return None
+
+    with pytest.raises(UserError, match="of toy must return a dict.*Received: None"):
+        run(toy_task({"dev": DEV}, metric_fns=[none]), tmp_path)
+
+
+VALUES = {
+    "a": {"b": 1, 2: True, "c": {"d": np.float32(0.5)}},
+    "text": "x", "half": np.array(0.5), "percent": Percent(50), "big": 2**70,
+}  # fmt: skip
+NO_NUMBERS = {
+    "none": None, "list": [1, 2], "ragged": [[1], [1, 2]], "complex": 1j,
+    "huge": 10**400, "object": object(), "one": np.ones(1), "bytes": b"x",
+}  # fmt: skip
+
+
+def test_what_a_users_metric_may_give(caplog):
+    flat = dict(_flatten({**VALUES, **NO_NUMBERS}))
+    assert flat == {
+        "a/b": 1.0, "a/2": 1.0, "a/c/d": 0.5, "text": "x", "half": 0.5,
+        "percent": 50, "big": 2.0**70,
+    }  # fmt: skip
+    assert flat["percent"].unit == "%"
+    left = [record.getMessage().split()[1] for record in caplog.records]
+    assert left == [*NO_NUMBERS]
 
 
 def test_metrics_may_use_the_scores_of_the_predictions(tmp_path):

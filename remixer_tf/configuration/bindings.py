@@ -71,6 +71,8 @@ def literal(value):
     """Returns a value as gin text. An infinite number is 1e400: gin reads no `inf`."""
     if isinstance(value, float) and math.isinf(value):
         return "1e400" if value > 0 else "-1e400"
+    if isinstance(value, complex) and not value.real:
+        return f"{literal(value.imag)}j"
     if type(value) is dict:
         pairs = (f"{literal(key)}: {literal(item)}" for key, item in value.items())
         return f"{{{', '.join(pairs)}}}"

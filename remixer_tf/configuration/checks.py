@@ -134,12 +134,12 @@ def _check_names_of(binding):
 
 
 def check_values(config, complete):
-    """Raises a UserError for values that are missing or not True or False.
+    """Raises a UserError for values that are missing, or of another kind.
 
-    A parameter is True or False if its annotation is `bool`, or if its default is and
-    it has no annotation. `config` is {(scope, selector): {parameter: value}}, as gin
-    holds it. A value that is required and not set is an error if `complete`, else it
-    becomes None in `config`.
+    A dictionary has each key once, also where macros are keys. A parameter is True or
+    False if its annotation is `bool`, or if its default is and it has no annotation.
+    `config` is {(scope, selector): {parameter: value}}, as gin holds it. A value that
+    is required and not set is an error if `complete`, else it becomes None in `config`.
     """
     for (scope, selector), bindings in config.items():
         known = parameters(gin.config._REGISTRY[selector].wrapped)
@@ -147,6 +147,7 @@ def check_values(config, complete):
             name = written(scope, selector, parameter)
             is_flag = parameter in known and _type(known[parameter]) in (bool, "bool")
             read = without_macros(value)
+            _check_keys(name, value)
             if is_flag and not isinstance(read, (bool, _REFERENCE)):
                 raise UserError(
                     f"{name} must be True or False. Received: {name}={read!r}"
@@ -155,6 +156,20 @@ def check_values(config, complete):
                 if complete:
                     raise UserError(f"{name} is required and not set. {_how_to(name)}")
                 bindings[parameter] = None
+
+
+def _check_keys(name, value):
+    """Raises a UserError if two keys of a dictionary in a value are equal."""
+    if isinstance(value, dict):
+        keys = [without_macros(key) for key in value]
+        if len({*keys}) < len(keys):
+            key = next(key for key in keys if keys.count(key) > 1)
+            raise UserError(f"{name} gives {key!r} twice in a dictionary: {value!r}")
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return
+    for item in value:
+        _check_keys(name, item)
 
 
 def _type(parameter):

@@ -575,6 +575,7 @@ LITERALS = {
     "{-1e400: [], 1.0: ()}": {float("-inf"): [], 1.0: ()},
     str(10**400): 10**400,
     "-0.0": 0.0,
+    "[2j, -1e400j]": [2j, complex(-0.0, float("-inf"))],
     "b'a\\xff'": b"a\xff",
     "'1e400, %a and @b()'": "1e400, %a and @b()",
     "[None, True, 'a' 'b']": [None, True, "ab"],
@@ -607,3 +608,11 @@ def test_a_key_that_stands_twice_is_an_error(tmp_path, text):
     for argument in (f"--gin_file={tmp_path}/a.gin", f"--gin.SIZES={text}"):
         assert "twice in a dictionary" in error_of(argument)
     assert f"{tmp_path}/a.gin: line 3" in error_of(f"--gin_file={tmp_path}/a.gin")
+
+
+@pytest.mark.parametrize("value", ["{%K: 1, 'x': 2}", "[{'y': {%K: 1, %L: 2}}]"])
+def test_macros_that_are_equal_keys_are_an_error(tmp_path, value):
+    file = tmp_path / "a.gin"
+    file.write_text(f"K = 'x'\nL = 'x'\nTransformerStack.positions = {value}\n")
+    message = error_of(f"--gin_file={file}")
+    assert "TransformerStack.positions gives 'x' twice in a dictionary" in message

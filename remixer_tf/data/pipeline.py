@@ -22,6 +22,7 @@ import numbers
 
 import seqio
 import tensorflow as tf
+from absl import logging
 
 from remixer_tf.data.caching import cached_task, describe_caches
 from remixer_tf.data.language_model import check_reads_inputs
@@ -40,6 +41,7 @@ from remixer_tf.data.lengths import (
     whole_lengths,
 )
 from remixer_tf.data.numbered_files import numbered_files
+from remixer_tf.data.texts import describe_changed_answers
 from remixer_tf.data.vocabularies import describe_vocabularies, is_text
 from remixer_tf.errors import (
     MissingFileError,
@@ -89,10 +91,19 @@ def allowed_answers(strings, task, vocabulary=None):
     """Encodes a search's argument `allowed`, the answers that it may give.
 
     `strings` is a list of str, such as the labels of a classification task. Returns
-    lists of int, ids of the targets' vocabulary without EOS. See `get_task`.
+    lists of int, ids of the targets' vocabulary without EOS. See `get_task`. Logs those
+    that the vocabulary writes otherwise.
     """
-    encode = get_task(task, vocabulary).output_features["targets"].vocabulary.encode
-    return [list(encode(string)) for string in strings]
+    if not isinstance(strings, (list, tuple)) or not all(
+        isinstance(string, str) for string in strings
+    ):
+        raise UserError(
+            f"strings must be a list of str. Received: strings={strings!r:.200}"
+        )
+    vocabulary = get_task(task, vocabulary).output_features["targets"].vocabulary
+    if message := describe_changed_answers(vocabulary, strings):
+        logging.warning("allowed_answers: %s.", message)
+    return [list(vocabulary.encode(string)) for string in strings]
 
 
 def _registered(name):

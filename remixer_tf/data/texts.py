@@ -74,9 +74,8 @@ def describe_changes(task, split, targets):
     seen = characters = number = 0
     changed = {}
     for text in targets[:MOST_TARGETS]:
-        back = vocabulary.decode(vocabulary.encode(text))
         seen += 1
-        if back != text:
+        if (back := _back(vocabulary, text)) != text:
             number += 1
             changed[text] = back
         characters += len(text)
@@ -84,10 +83,32 @@ def describe_changes(task, split, targets):
             break
     if not number:
         return None
-    pairs = [*changed.items()][:3]
-    examples = ", ".join(f"{text!r:.60} becomes {back!r:.60}" for text, back in pairs)
     return (
         f"{task.name} {split}: the vocabulary changes {number:,} of the first {seen:,} "
-        f"targets when it encodes and decodes them: {examples}. No answer can equal "
-        "them, unless the task's metrics overlook the difference"
+        f"targets when it encodes and decodes them: {_examples(changed)}. No answer "
+        "can equal them, unless the task's metrics overlook the difference"
     )
+
+
+def describe_changed_answers(vocabulary, answers):
+    """Says which allowed answers a vocabulary writes otherwise; None if it writes all.
+
+    At most `MOST_TARGETS` are looked at.
+    """
+    backs = {text: _back(vocabulary, text) for text in answers[:MOST_TARGETS]}
+    changed = {text: back for text, back in backs.items() if back != text}
+    if not changed:
+        return None
+    return (
+        f"the vocabulary changes {len(changed):,} of {len(answers):,} allowed answers: "
+        f"{_examples(changed)}. Answers are written so"
+    )
+
+
+def _back(vocabulary, text):
+    return vocabulary.decode(vocabulary.encode(text))
+
+
+def _examples(changed):
+    pairs = [*changed.items()][:3]
+    return ", ".join(f"{text!r:.60} becomes {back!r:.60}" for text, back in pairs)

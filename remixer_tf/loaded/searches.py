@@ -5,10 +5,12 @@ import dataclasses
 import functools
 import queue
 import threading
+import warnings
 
 import numpy as np
 
 from remixer_tf import configuration
+from remixer_tf.data.texts import describe_changed_answers
 from remixer_tf.decoding import AnswerLimits, HuggingFaceRules, Sampling, T5Rules
 from remixer_tf.decoding.constraints import check_limits
 from remixer_tf.decoding.repetition import check_repetition
@@ -168,10 +170,13 @@ def allowed_ids(allowed, codec):
             "allowed must be a list of str, or of lists of token ids. Received: "
             f"allowed={allowed!r:.200}"
         )
-    found = []
+    found, texts = [], [answer for answer in answers if isinstance(answer, str)]
+    for text in texts:
+        check_unicode(text)
+    if message := describe_changed_answers(codec.vocabulary("targets"), texts):
+        warnings.warn(f"{message}.", stacklevel=4)
     for answer in answers:
         if isinstance(answer, str):
-            check_unicode(answer)
             answer = codec.ids("targets", answer, eos=False)
         found.append(answer)
     return found

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import warnings
 
 import numpy as np
 import pytest
@@ -10,15 +11,22 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.analysis.data_report import write_task
+from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.lengths import count_over_length
-from remixer_tf.data.pipeline import Batching, get_task, train_dataset
+from remixer_tf.data.pipeline import (
+    Batching,
+    allowed_answers,
+    get_task,
+    train_dataset,
+)
 from remixer_tf.data.vocabularies import byte_vocabulary
 from remixer_tf.data.vocabulary_training import read_texts, train_vocabulary
 from remixer_tf.errors import UserError
 from remixer_tf.evaluation.decoded import DecodedEvaluation, DecodedExamples
 from remixer_tf.evaluation.splits import TaskSplit
 from remixer_tf.evaluation.task_metrics import list_predictions
+from remixer_tf.loaded.searches import allowed_ids
 from remixer_tf.tasks.tables import table_task
 
 LENGTHS = {"inputs": 8, "targets": 8}
@@ -55,6 +63,21 @@ def test_targets_that_do_not_come_back_are_counted(task, caplog):
         evaluation = DecodedEvaluation(task, feature_lengths=LENGTHS, splits=["dev"])
         evaluation.count_over_length(("t", "dev"))
     assert report("dev")
+
+
+def test_allowed_answers_that_do_not_come_back_are_told(task, caplog):
+    """In gin by `allowed_answers`, and in Python by `generate(allowed=...)`."""
+    changes = "changes 2 of 3 allowed answers: 'yes ' becomes 'yes', 'maybe' becomes"
+    answers = ["yes ", "no", "maybe"]
+    ids = allowed_answers(answers, task)
+    assert changes in caplog.text
+    with pytest.warns(UserWarning, match=changes):
+        assert allowed_ids(answers, Codec(task, LENGTHS)) == ids
+    with warnings.catch_warnings(action="error"):
+        assert allowed_ids(["no", [5]], Codec(task, LENGTHS)) == [ids[1], [5]]
+    for wrong in ("yes", [None], None):
+        with pytest.raises(UserError, match="strings must be a list of str"):
+            allowed_answers(wrong, task)
 
 
 @pytest.mark.slow

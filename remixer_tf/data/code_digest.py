@@ -82,7 +82,7 @@ def _is_text(statements):
 
 
 def _bytecode(code, doc=None):
-    """What a function's code holds, and the functions in it."""
+    """The bytecode, names and constants of a function, and of those in it."""
     constants = [
         _bytecode(constant)
         if isinstance(constant, types.CodeType)

@@ -13,6 +13,7 @@ from remixer_tf.checkpoints.damage import first_line
 from remixer_tf.errors import MissingFileError, StorageError, UserError, shorten
 
 _START, _END = "data error <<", ">>"
+_OF_SEQIO = "Task dataset", "Dataset has too few files"  # how its messages begin
 
 
 def how_to_fetch(name):
@@ -92,8 +93,8 @@ def reading(task, split):
         _add_place(error, where)
         raise
     except Exception as error:
-        if isinstance(error, ValueError) and str(error).startswith("Task dataset"):
-            raise UserError(f"{where}: {first_line(error)}.") from error  # seqio's
+        if isinstance(error, ValueError) and str(error).startswith(_OF_SEQIO):
+            raise UserError(f"{where}: {first_line(error)}.") from error
         _add_place(error, where)
         raise
 

@@ -97,8 +97,9 @@ def _flatten(values, number=float, prefix=""):
             yield name, value
         else:
             try:
-                array = np.asarray(value)
-                yield name, number(array.item() if array.ndim == 0 else value)
+                if np.ndim(value):
+                    raise TypeError
+                yield name, number(np.asarray(value).item())
             except (TypeError, ValueError, OverflowError):
                 logging.warning(
                     "Metric %s is not a number: left out. Received: %.200r", name, value

@@ -1,4 +1,4 @@
-"""What a task reads and is missing, damaged or of another kind is said in one line."""
+"""One line says which task cannot read which files, and why."""
 
 import pytest
 import seqio

@@ -1,5 +1,6 @@
 import functools
 import importlib
+import json
 import sys
 
 import numpy as np
@@ -10,12 +11,12 @@ import tensorflow as tf
 from remixer_tf import configuration
 from remixer_tf.data import late_tasks
 from remixer_tf.data.pipeline import get_task
-from remixer_tf.evaluation.results import print_table, read_results, write_result
+from remixer_tf.evaluation.results import print_table, read_results
 from remixer_tf.evaluation.task_metrics import compute_metrics
 from remixer_tf.tasks import t5_tasks
 from remixer_tf.tasks.t5_library import import_t5, in_percent
 from remixer_tf.tasks.tables import table_task
-from tests.data.toy_tasks import toy_task
+from tests.data.toy_tasks import VOCABULARY, toy_task
 
 
 def test_t5_names_are_registered():
@@ -150,15 +151,18 @@ def test_t5s_percentages():
 def test_the_table_of_a_task_of_t5_has_units(tmp_path, capsys):
     """Also where the result is read from its file."""
     t5 = import_t5("evaluation.metrics")
-    numbers = [t5.accuracy, t5.edit_distance]
-    task = toy_task({"dev": [("a", "b"), ("a", "c")]}, metric_fns=numbers)
-    examples = list(task.get_dataset(split="dev").as_numpy_iterator())
-    tokens = np.array([example["targets"] for example in examples])
+    task = toy_task({"dev": []}, metric_fns=[t5.accuracy, t5.edit_distance])
+    examples = [{"targets_pretokenized": text} for text in ("b", "c")]
+    tokens = np.array([VOCABULARY.encode(text) for text in ("b", "b")])
     outputs = {seqio.metrics.ModelOutputType.PREDICTION: tokens}
     metrics = compute_metrics(task, examples, outputs)
+    assert metrics["accuracy"] == 50
     assert [x for x in metrics if hasattr(metrics[x], "unit")] == ["accuracy"]
     result = {"task": "toy", "split": "dev", "step": 3, "metrics": metrics}
-    write_result(str(tmp_path), "metrics", result | {"units": {"accuracy": "%"}})
+    path = tmp_path / "eval" / "toy" / "dev" / "3"
+    path.mkdir(parents=True)
+    text = json.dumps(result | {"units": {"accuracy": "%"}})
+    (path / "metrics.json").write_text(text)
     (found,) = read_results(str(tmp_path))
     print_table("toy", 3, {"dev": found})
     assert "accuracy (%)" in capsys.readouterr().out

@@ -15,8 +15,8 @@ class Wanted(NamedTuple):
 
     quantity: str  # of `QUANTITIES`
     number: float
-    of: str  # whose number it is, for messages
     macro: str
+    of: str | None = None  # the model whose number it is
 
 
 class Match(NamedTuple):
@@ -28,10 +28,11 @@ class Match(NamedTuple):
 
     def gin(self, name):
         """Returns a line of gin, whose comment says what the value gives."""
-        apart = 100 * (self.found / self.wanted.number - 1)
+        quantity, number, macro, of = self.wanted
+        apart = 100 * (self.found / number - 1)
         return (
-            f"{self.wanted.macro} = {self.value}  # {name}: {self.found:,} "
-            f"{self.wanted.quantity}, {apart:+.3f}% from {self.wanted.of}"
+            f"{macro} = {self.value}  # {name}: {self.found:,} {quantity}, "
+            f"{apart:+.3f}% from {of or f'{number:,.0f}'}"
         )
 
 
@@ -85,8 +86,9 @@ def find_value(count, start, wanted):
             f"{wanted.macro} = {value} gives {known[value]:,}" for value in nearest
         )
         raise UserError(
-            f"no {wanted.macro} gives {wanted.number:,.0f} {wanted.quantity} "
-            f"({wanted.of}) to within {TOLERANCE:.1%}: {gives}."
+            f"no {wanted.macro} gives {wanted.number:,.0f} {wanted.quantity}"
+            f"{f', those of {wanted.of},' if wanted.of else ''} to within "
+            f"{TOLERANCE:.1%}: {gives}."
         )
     return Match(wanted, value, known[value])
 

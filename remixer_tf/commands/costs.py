@@ -127,7 +127,7 @@ def _wanted(options, models):
             f"--match={quantity} needs a second model to change, or a number: "
             f"--match={quantity}=110e6."
         )
-    return Wanted(quantity, number, f"{number:,.0f}", options.vary)
+    return Wanted(quantity, number, options.vary)
 
 
 def _as_first(wanted, name, profile, options):

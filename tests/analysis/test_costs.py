@@ -339,7 +339,7 @@ def find(count, start, number):
         tried.append(value)
         return count(value)
 
-    match = find_value(counted, start, Wanted("flops", number, "another", "D"))
+    match = find_value(counted, start, Wanted("flops", number, "D", "another"))
     assert match.found == count(match.value)
     return match.value, len({*tried})
 
@@ -368,7 +368,7 @@ def test_a_width_that_heads_divide(width):
 
 def test_what_cannot_be_matched():
     for number, words in (
-        (31, "no D gives 31 flops .another. to within 0.5%: D = 1 gives 40.$"),
+        (31, "no D gives 31 flops, those of another, to within 0.5%: D = 1 gives 40.$"),
         (105, "D = 7 gives 100, D = 8 gives 110"),
     ):
         with pytest.raises(UserError, match=words):

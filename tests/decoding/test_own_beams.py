@@ -173,7 +173,9 @@ PARTS = {
 
 ON_JAX = keras.backend.backend() == "jax"
 QUICK = ["cross"] if ON_JAX else ["positions_in_gmlp", "cross"]
-EACH = [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in PARTS]
+# Other tests search through most of ours.
+SLOW = {n: pytest.mark.slower if "ours" in n else pytest.mark.slow for n in PARTS}
+EACH = [pytest.param(n, marks=[SLOW[n]] * (n not in QUICK)) for n in PARTS]
 
 
 def make_model(sublayers, block=Block):

@@ -115,5 +115,22 @@ SUBLAYERS = {
     )
     for cls, arguments, rules in _variants()
 }
-# Names of the last variant of each class.
-ONE_OF_EACH_CLASS = list({name.partition("(")[0]: name for name in SUBLAYERS}.values())
+
+
+def _of_each_class(names):
+    return {name.partition("(")[0]: name for name in names}.values()
+
+
+def _says_more(name):
+    """Whether a variant tells what no other one tells that is tested with it."""
+    arguments = SUBLAYERS[name][0].keywords
+    mixes = name.startswith(("LengthMixing", "RemixerBlock", "GatedMLP"))
+    return (arguments.get("causal") or not mixes) and (
+        arguments.get("gated", True) and not arguments.get("softmax")
+    )
+
+
+# The last variant of each class, and what quick tests try: the first one as well.
+ONE_OF_EACH_CLASS = [*_of_each_class(SUBLAYERS)]
+_ENDS = {*ONE_OF_EACH_CLASS, *_of_each_class(reversed(SUBLAYERS))}
+QUICK = [name for name in SUBLAYERS if name in _ENDS or _says_more(name)]

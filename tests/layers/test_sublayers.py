@@ -1,25 +1,36 @@
 """Every sublayer, in each of its variants, by the rules that hold for all of them."""
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from remixer_tf.layers import Context
 from remixer_tf.testing import check_sublayer
-from tests.compiled import compiled, outputs_and_gradients, slow_on_jax
+from tests.compiled import compiled, outputs_and_gradients
 from tests.layers.harness import D_MODEL, randomize
-from tests.layers.sublayers import ONE_OF_EACH_CLASS, SUBLAYERS
+from tests.layers.sublayers import ONE_OF_EACH_CLASS, QUICK, SUBLAYERS
 
-EACH = pytest.mark.parametrize("name", slow_on_jax(SUBLAYERS, but=ONE_OF_EACH_CLASS))
+ON_JAX = keras.backend.backend() == "jax"
 
 
-@EACH
+def each(quick):
+    return pytest.mark.parametrize(
+        "name",
+        [
+            pytest.param(n, marks=[pytest.mark.slower] * (n not in quick))
+            for n in SUBLAYERS
+        ],
+    )
+
+
+@each(ONE_OF_EACH_CLASS if ON_JAX else QUICK)
 def test_sublayer(name):
     factory, rules = SUBLAYERS[name]
     check_sublayer(factory, d_model=D_MODEL, **rules)
 
 
-@pytest.mark.parametrize("name", slow_on_jax(SUBLAYERS, but=[]))
+@each([] if ON_JAX else QUICK)
 def test_what_holds_for_ours_alone(name):
     """All weights matter, encoders look ahead, long sequences are refused."""
     factory, rules = SUBLAYERS[name]

@@ -30,10 +30,7 @@ def write_whole(path, content):
         with whole_file(path) as place, tf.io.gfile.GFile(place, "wb") as file:
             file.write(content)
     except (OSError, tf.errors.OpError) as error:
-        raise StorageError(
-            f"Cannot write {path}: {_reason(error)}. Make room, or choose a place that "
-            "exists and can be written."
-        ) from error
+        raise StorageError(f"Cannot write {path}: {_reason(error)}") from error
 
 
 def _reason(error):

@@ -28,7 +28,7 @@ PARENT = "REMIXER_TF_PARENT"
 RENAMED = {"inspect": "data_report", "profile": "costs"}
 
 _LONGEST = 1000  # characters of a library's error
-_WAIT = 10  # seconds
+_WAIT = 10  # seconds after an error, see `_end_soon`
 # Libraries' errors are found by their text: no library is imported here.
 _NO_MEMORY = "RESOURCE_EXHAUSTED|out of memory|OOM when"
 _NO_WORKER = (

@@ -31,10 +31,10 @@ def connect(initialization_timeout=300, **options):
     """Connects this process with the others, before JAX looks for its devices.
 
     Each process logs that it waits. If one is missing after the time limit, the others
-    end with an error in one line and exit code 2: JAX waits in a call that cannot be
-    interrupted, after which it ends the process by SIGABRT, with a stack of C++. The
-    arguments are those of `jax.distributed.initialize`, which finds address, number and
-    index by itself if Slurm, Open MPI, Kubernetes or Cloud TPU started the processes.
+    end with an error in one line and exit code 2. Nothing is raised: JAX waits in a
+    call that cannot be interrupted, and then aborts with a stack of C++. The arguments
+    are those of `jax.distributed.initialize`, which finds address, number and index by
+    itself if Slurm, Open MPI, Kubernetes or Cloud TPU started the processes.
     Raises a ValueError for an unknown argument, or if there is no such cluster.
     """
     if jax.distributed.is_initialized():

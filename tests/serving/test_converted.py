@@ -156,8 +156,13 @@ def test_layers(runtime, make, f, tmp_path):
         (litert, lambda: tiny_decoder("smlp")),
         (onnx_runtime, lambda: tiny_model("remixer", num_layers=1)),
         (onnx_runtime, lambda: tiny_decoder("bert")),  # exact gelu
+        (litert, lambda: tiny_model("amlp", num_layers=1)),
+        (litert, lambda: tiny_model("mixer", num_layers=1)),
     ],
-    ids=["litert-remixer", "litert-smlp", "onnx-remixer", "onnx-exact_gelu"],
+    ids=[
+        *("litert-remixer", "litert-smlp", "onnx-remixer", "onnx-exact_gelu"),
+        *("litert-amlp", "litert-mixer"),
+    ],
 )
 def test_the_whole_search(runtime, make, tmp_path):
     graph = token_graph(make())

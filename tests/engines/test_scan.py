@@ -94,7 +94,7 @@ def train(name, scan):
 @on_jax
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[pytest.mark.slow] * (n != "experts")) for n in MODELS],
+    [pytest.param(n, marks=[pytest.mark.slower] * (n == "remixer")) for n in MODELS],
 )
 def test_sums_and_variables_are_those_without(name):
     """Dropout's states too, so the masks are equal."""

@@ -66,6 +66,8 @@ def _read(dataset, path, split):
     try:
         for row in _generate(builder, path, split):
             rows.append(features.encode_example(row))
+        if not rows:
+            raise UserError("it has no examples")
         if not split.startswith("test") and all(row.get("label") == -1 for row in rows):
             raise UserError("no example has a label")
     except _OTHER_FILE as error:

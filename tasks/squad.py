@@ -25,6 +25,7 @@ from absl import logging
 
 from remixer_tf.data.spans import cut_span, span_windows
 from remixer_tf.errors import MissingFileError, UserError, shorten
+from remixer_tf.tasks.cells import is_utf8
 from remixer_tf.tasks.folders import DataFolder, read_bytes
 from remixer_tf.tasks.rows import byte_features
 from remixer_tf.tasks.text_metrics import Percent, normalize_answer, word_f1
@@ -64,22 +65,54 @@ def read_json(path):
     data = read_bytes(path)
     try:
         rows = [
-            {
-                **{name: question[name] for name in ("id", "question", "answers")},
-                "context": paragraph["context"],
-            }
+            _row(question, paragraph["context"])
             for article in json.loads(data)["data"]
             for paragraph in article["paragraphs"]
             for question in paragraph["qas"]
         ]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{path} is not of SQuAD's format: {error!r}. Expected JSON: data, a "
             "list of articles with paragraphs, each with context and qas."
         ) from error
     if len({row["id"] for row in rows}) < len(rows):
         raise UserError(f"{path}: an id must name one question, some name several.")
+    misplaced = [
+        row["id"]
+        for row in rows
+        if not all(_in_place(answer, row["context"]) for answer in row["answers"])
+    ]
+    if misplaced:
+        logging.warning(
+            "%s: answers of %s of %s questions do not stand at answer_start, in "
+            "characters, of their context (id %s). Training reads what stands there.",
+            path,
+            f"{len(misplaced):,}",
+            f"{len(rows):,}",
+            shorten(misplaced),
+        )
     return rows
+
+
+def _row(question, context):
+    """A question of `read_json`; a TypeError or ValueError says what is wrong."""
+    row = {name: question[name] for name in ("id", "question", "answers")}
+    row["context"] = context
+    texts = [row["id"], row["question"], context]
+    for answer in row["answers"]:
+        texts.append(answer["text"])
+        if type(answer["answer_start"]) is not int:
+            raise TypeError(f"answer_start is {answer['answer_start']!r:.60}")
+    for text in texts:
+        if not isinstance(text, str) or not is_utf8(text):
+            raise TypeError(f"{text!r:.60} is no text")
+    return row
+
+
+def _in_place(answer, context):
+    """Whether an answer stands where it says, in characters of its context."""
+    start, text = answer["answer_start"], answer["text"]
+    return start >= 0 and context.startswith(text, start)
 
 
 def question_source(read_rows, splits):

@@ -350,6 +350,14 @@ def test_wrong_files(files, tmp_path, task, name, content, words):
     assert isinstance(error.value, configuration.UserError)
 
 
+def test_a_test_set_without_examples(files, tmp_path):
+    (tmp_path / "BoolQ").mkdir()
+    (tmp_path / "BoolQ" / "test.jsonl").touch()
+    benchmark_files.super_glue_folder.set(str(tmp_path))
+    with pytest.raises(configuration.UserError, match="it has no examples"):
+        seqio.TaskRegistry.get("super_glue_boolq_v102").source.get_dataset("test")
+
+
 def test_a_column_without_labels_is_no_training_file(files, tmp_path):
     (tmp_path / "SST-2").mkdir()
     (tmp_path / "SST-2" / "train.tsv").write_text("sentence\tclass\nfine\t1\n")

@@ -319,11 +319,48 @@ def test_gin_names_the_folder(tmp_path):
         squad.data_folder.set(None)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"data": [{"paragraphs": 1}]}'])
+def with_answer(**changes):
+    """A file of a question, in which a part is of another kind."""
+    answer = {"text": "Ann", "answer_start": 0} | changes
+    qa = {"id": "1", "question": "who?", "answers": [answer]} | changes
+    paragraph = {"context": "Ann won", "qas": [qa]} | changes
+    return json.dumps({"data": [{"paragraphs": [paragraph]}]})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        '{"data": [{"paragraphs": 1}]}',
+        *(with_answer(**{name: 5}) for name in ("id", "question", "context", "text")),
+        with_answer(id=["1"]),
+        with_answer(answers=["Ann"]),
+        with_answer(answers=None),
+        with_answer(answer_start="0"),
+        with_answer(answer_start=None),
+        with_answer(text="\ud800"),
+    ],
+    ids=range(13),
+)
 def test_a_file_of_another_format(tmp_path, content):
     (tmp_path / "a.json").write_text(content)
     with pytest.raises(ValueError, match="a.json is not of SQuAD's format"):
         squad.read_json(str(tmp_path / "a.json"))
+
+
+@pytest.mark.parametrize(
+    ("start", "text", "right"),
+    [(0, "Ann", True), (4, "won", True), (1, "Ann", False), (-7, "Ann", False),
+     (99, "won", False), (5, "won", False)],
+)  # fmt: skip
+def test_answers_that_stand_elsewhere_are_told(tmp_path, caplog, start, text, right):
+    """As of a file that counts bytes."""
+    content = with_answer(answer_start=start, text=text)
+    (tmp_path / "a.json").write_text(content)
+    assert len(squad.read_json(str(tmp_path / "a.json"))) == 1
+    words = "answers of 1 of 1 questions do not stand at answer_start"
+    assert (words in caplog.text) == (not right)
 
 
 def test_an_id_names_one_question(tmp_path):

@@ -1,5 +1,6 @@
 """Mistakes in gin text: each is one message, with the nearest names."""
 
+import collections
 import dataclasses
 import functools
 import graphlib
@@ -159,17 +160,31 @@ def check_values(config, complete):
 
 
 def _check_keys(name, value):
-    """Raises a UserError if two keys of a dictionary in a value are equal."""
+    """Raises a UserError if keys of a dictionary in a value are equal, or are lists."""
     if isinstance(value, dict):
-        keys = [without_macros(key) for key in value]
-        if len({*keys}) < len(keys):
-            key = next(key for key in keys if keys.count(key) > 1)
-            raise UserError(f"{name} gives {key!r} twice in a dictionary: {value!r}")
+        try:
+            counts = collections.Counter(map(_read_key, value))
+        except TypeError:
+            raise UserError(
+                f"{name} has a list or a dictionary as a key: {value!r}"
+            ) from None
+        if twice := [key for key, count in counts.items() if count > 1]:
+            text = f"{name} gives {twice[0]!r} twice in a dictionary: {value!r}"
+            raise UserError(text)
         value = value.values()
     elif not isinstance(value, (list, tuple)):
         return
     for item in value:
         _check_keys(name, item)
+
+
+def _read_key(key):
+    """Returns a key with what they stand for in place of the macros in it."""
+    if isinstance(key, tuple):
+        return tuple(map(_read_key, key))
+    if isinstance(key, _REFERENCE) and key.config_key[1] == "gin.macro":
+        return _read_key(gin.config._CONFIG[key.config_key]["value"])
+    return key
 
 
 def _type(parameter):
@@ -203,6 +218,15 @@ def without_macros(value):
     if isinstance(value, _REFERENCE) and value.config_key[1] == "gin.macro":
         return without_macros(gin.config._CONFIG[value.config_key]["value"])
     return value
+
+
+def _references(value):
+    """Returns the references in a value, also those that are keys, a list."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, (list, tuple)):
+        return [found for item in value for found in _references(item)]
+    return [value] if isinstance(value, _REFERENCE) else []
 
 
 def written(scope, selector, parameter=""):
@@ -290,7 +314,7 @@ def check_references(config):
                 f"the macro {scope} is used but not set.{nearest(scope, macros)} "
                 f"{_how_to(scope)}"
             )
-        references = [r.config_key for r in gin.config.iterate_references(values)]
+        references = [r.config_key for r in _references(values)]
         # A reference without a scope keeps that of the call.
         uses[key] = [(inner or scope, used) for inner, used in references]
         keys += uses[key]

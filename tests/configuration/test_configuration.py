@@ -573,6 +573,7 @@ LITERALS = {
         {"a": (float("inf"), "inf")},
     ],
     "{-1e400: [], 1.0: ()}": {float("-inf"): [], 1.0: ()},
+    "{(1, ('a', 2)): 3}": {(1, ("a", 2)): 3},
     str(10**400): 10**400,
     "-0.0": 0.0,
     "[2j, -1e400j]": [2j, complex(-0.0, float("-inf"))],
@@ -616,3 +617,19 @@ def test_macros_that_are_equal_keys_are_an_error(tmp_path, value):
     file.write_text(f"K = 'x'\nL = 'x'\nTransformerStack.positions = {value}\n")
     message = error_of(f"--gin_file={file}")
     assert "TransformerStack.positions gives 'x' twice in a dictionary" in message
+
+
+@pytest.mark.parametrize(
+    "value, message",
+    [
+        ("{%K: 1}", "TransformerStack.positions has a list or a dictionary as a key"),
+        ("{(1, %L): 1, (1, 'x'): 2}", "positions gives (1, 'x') twice in a dict"),
+        ("{(1, %LOST): 1}", "the macro LOST is used but not set"),
+        ("{%OWN: 1}", "values refer to each other in a circle: %OWN uses %OWN"),
+    ],
+)
+def test_macros_in_keys_are_resolved(tmp_path, value, message):
+    file = tmp_path / "a.gin"
+    macros = "K = ['x']\nL = 'x'\n" + "OWN = {%OWN: 1}\n" * ("OWN" in value)
+    file.write_text(f"{macros}TransformerStack.positions = {value}\n")
+    assert message in error_of(f"--gin_file={file}")

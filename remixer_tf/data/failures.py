@@ -1,5 +1,6 @@
 """Errors of datasets as plain sentences."""
 
+import collections.abc
 import contextlib
 import fnmatch
 import os
@@ -109,7 +110,7 @@ def _pattern(source, split, where):
         return ""
     pattern = source._split_to_filepattern.get(split)
     names = [pattern] if isinstance(pattern, str) else pattern
-    if not isinstance(names, (list, tuple)) or not all(
+    if not isinstance(names, collections.abc.Collection) or not all(
         isinstance(name, str) for name in names
     ):
         raise UserError(
@@ -117,11 +118,11 @@ def _pattern(source, split, where):
             f"their paths. Received: {pattern!r:.200}"
         )
     if not source.list_shards(split):
-        near = "".join(files_near(name, "*") for name in names[:1])
+        near = "".join(files_near(name, "*") for name in [*names][:1])
         raise MissingFileError(
             f"{where} reads {pattern!r}, and no such file is there.{near}"
         )
-    return f" ({shorten(names)})"
+    return f" ({shorten([*names])})"
 
 
 def _reason(error):

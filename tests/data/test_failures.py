@@ -110,6 +110,13 @@ def test_what_cannot_be_read(folder, message):
         assert "\n" not in str(caught.value) and "name: " not in str(caught.value)
 
 
+@pytest.mark.parametrize("several", [tuple, set, dict.fromkeys])
+def test_a_collection_of_patterns(folder, several):
+    """As seqio, whose argument is an iterable of str."""
+    task = lines(several([f"{folder}/a.*"]))
+    assert len(read_examples(task, "train", LENGTHS)) == 9
+
+
 def test_a_set_that_tensorflow_datasets_lacks():
     task = make(seqio.TfdsDataSource("no_such_set:1.0.0"), lambda x: x)
     with pytest.raises(UserError, match="mine reads .*no_such_set not found"):

@@ -34,19 +34,32 @@ def _digest(text):
 
 
 def _nodes(code):
-    """The syntax of a function; of a lambda, of all that begin in its line."""
+    """The syntax of a function."""
     try:
         lines, _ = inspect.findsource(code)
         tree = ast.parse("".join(lines))
     except (OSError, TypeError, SyntaxError, ValueError, IndexError):
         return []
-    return [
+    nodes = [
         node
         for node in ast.walk(tree)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
         and getattr(node, "name", "<lambda>") == code.co_name
         and _first_line(node) == code.co_firstlineno
     ]
+    if len(nodes) < 2:
+        return nodes
+    # Lambdas in one line. Bytecode has the places of what it computes, but for some
+    # versions' constants.
+    places = [place for place in code.co_positions() if place[3]]
+    own = [node for node in nodes if places and _holds(node.body, places)]
+    return own[-1:] or nodes  # the innermost
+
+
+def _holds(body, places):
+    first = body.lineno, body.col_offset
+    last = body.end_lineno, body.end_col_offset
+    return all(first <= (a, c) and (b, d) <= last for a, b, c, d in places)
 
 
 def _first_line(node):

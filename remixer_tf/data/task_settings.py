@@ -208,7 +208,9 @@ def _of_classes(kind):
             if inspect.isfunction(function) and has_source(function):
                 found[f"{owner.__name__}.{name}"] = function
             elif isinstance(value, _CONSTANTS) and not name.startswith("__"):
-                found[f"{owner.__name__}.{name}"] = value
+                # A dictionary in small letters may keep what was read.
+                if name.isupper() or not isinstance(value, dict):
+                    found[f"{owner.__name__}.{name}"] = value
     return found
 
 

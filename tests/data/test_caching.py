@@ -347,6 +347,8 @@ def with_value(value):
 
 class Shift:
     by = 1
+    read = {}
+    BY = {}
 
     def __call__(self, x):
         return x + self.by
@@ -363,6 +365,15 @@ def test_what_a_users_class_has_counts(monkeypatch, bound, name, value):
     monkeypatch.setattr(Shift, name, value)
     found = "; ".join(differences(saved, describe_task(task)))
     assert f"Shift.{name}" in found
+
+
+def test_what_a_users_class_keeps_does_not_count(monkeypatch):
+    task = with_value(Shift())
+    saved = to_json(describe_task(task))
+    monkeypatch.setitem(Shift.read, "train", ["a"])
+    assert [*differences(saved, describe_task(task))] == []
+    monkeypatch.setitem(Shift.BY, "train", 1)
+    assert [*differences(saved, describe_task(task))]
 
 
 TWICE = {

@@ -168,6 +168,8 @@ def _without_reserved(texts):
 def _size(texts, vocab_size, model_type):
     """Checks both arguments; returns the number of pieces to request, and options."""
     check_choices(MODEL_TYPES, model_type=model_type)
+    if vocab_size is not None:
+        check_integers(vocab_size=vocab_size)
     options = {}
     if model_type == "word":
         known = len({word for text in texts for word in text.split()}) + SPECIAL_PIECES
@@ -182,8 +184,6 @@ def _size(texts, vocab_size, model_type):
                 known - vocab_size,
                 known,
             )
-    if vocab_size is not None:
-        check_integers(vocab_size=vocab_size)
     if vocab_size is None or vocab_size <= SPECIAL_PIECES:
         raise UserError(
             f"vocab_size must be more than {SPECIAL_PIECES} (pad, EOS, unknown); it "

@@ -208,6 +208,7 @@ WRONG = {
     "output must be the path": {"output": None},
     "vocab_size must be an integer": {"vocab_size": "x"},
     "vocab_size must be an integer of": {"vocab_size": 1.5},
+    "an integer of at least 1. Received": {"vocab_size": "x", "model_type": "word"},
     "character_coverage must be a number": {"character_coverage": 2},
 }
 

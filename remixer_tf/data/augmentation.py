@@ -71,7 +71,8 @@ def resize_and_center_crop(
         method: str, of `tf.image.resize`.
         squash: bool, whether the image is first stretched to a square.
     """
-    side = math.floor(image_size / share + 1e-6)  # 14 / (14 / 25) is below 25.
+    # 14 / (14 / 25) is below 25.
+    side = max(image_size, math.floor(image_size / share + 1e-6))
     shape = tf.shape(image)[:2]
     size = [side, side] if squash else side * shape // tf.reduce_min(shape)
     image = _resize(image, size, method)

@@ -218,6 +218,7 @@ def test_flip_and_crops():
         (375, 500, 32, 0.9, (26, 81), (358, 418)),
         (31, 90, 21, 1.0, (0, 30), (30, 60)),
         (40, 57, 16, 16 / 18, (3, 10), (36, 44)),
+        (20, 30, 16, 1.25, (0, 5), (19, 24)),  # the largest share is 1
     ],
 )
 def test_the_middle_is_torchvisions(height, width, size, share, first, last):

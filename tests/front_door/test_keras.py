@@ -99,7 +99,7 @@ def test_saves_and_loads(name, tmp_path):
 
 @pytest.fixture
 def trained():
-    return make("t5_1_1_tiny")
+    return make("t5_1_1_tiny", **fewest_layers("t5_1_1_tiny"))
 
 
 def test_the_loss_is_that_of_all_weighted_targets(trained):

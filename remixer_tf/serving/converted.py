@@ -54,6 +54,8 @@ def export_tokens(graph, task, name, folder, weights="float32"):
             "model, or a SavedModel."
         )
     graph.weights.check_finite()
+    if reason := graph.cannot_decode():
+        raise UserError(f"{reason} As it is, safetensors holds it.")
     features = task.output_features
     features = {n: features.get(n, features["targets"]) for n in ("inputs", "targets")}
     vocabularies = {n: feature.vocabulary for n, feature in features.items()}

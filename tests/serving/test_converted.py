@@ -280,7 +280,16 @@ def fake_graph(num_bytes=4):
         input_length=LENGTH,
         weights=types.SimpleNamespace(num_bytes=num_bytes, check_finite=lambda: None),
         function=lambda batch_size: function,
+        cannot_decode=lambda: "",
     )
+
+
+def test_a_model_without_steps_is_refused_before_the_conversion(tmp_path, monkeypatch):
+    monkeypatch.setitem(converted.RUNTIMES, "fake", fake_runtime(same))
+    graph = fake_graph()
+    graph.cannot_decode = lambda: "It cannot decode step by step."
+    with pytest.raises(ValueError, match="step by step. As it is, safetensors holds"):
+        converted.export_tokens(graph, None, "fake", str(tmp_path / "1"))
 
 
 def fake_runtime(function):

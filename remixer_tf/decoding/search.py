@@ -10,7 +10,7 @@ from keras import ops
 from remixer_tf.decoding.constraints import AnswerLimits, Constraint
 from remixer_tf.decoding.repetition import Repetition, tokens_read
 from remixer_tf.decoding.row_settings import column, of_rows
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.layers.base import DecodeState, reads_at_once
 
 FIRST_CACHE_LENGTH = 64
@@ -131,7 +131,11 @@ def decode(model, batch, max_length, search, eos_id=1, limits=None):
             together more than a layer can read, or see `AnswerLimits`.
     """
     check_writes(model)
-    limits = limits or AnswerLimits()
+    check_integers(0, max_length=max_length)
+    check_integers(-1, eos_id=eos_id)  # -1: answers never end
+    limits = AnswerLimits() if limits is None else limits
+    if not isinstance(limits, AnswerLimits):
+        raise UserError(f"limits must be AnswerLimits(). Received: {limits!r:.200}")
     writing = _Writing(model, batch, max_length, search, eos_id, limits)
     longest = writing.steps.shape[0]
     length = min(FIRST_CACHE_LENGTH, longest)

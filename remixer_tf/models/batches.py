@@ -27,7 +27,7 @@ def check_batch(batch, *names):
 def check_tokens(batch, *names):
     """Raises a UserError unless a batch has these tensors, each `[batch, length]`."""
     check_batch(batch, *names)
-    shapes = [batch[name].shape for name in names]
+    shapes = [getattr(batch[name], "shape", ()) for name in names]
     wrong = any(getattr(s, "rank", 0) is None or len(s) != 2 for s in shapes)
     if wrong or len({shape[0] for shape in shapes} - {None}) > 1:
         raise UserError(

@@ -98,6 +98,7 @@ class EncoderDecoder(TextWriter):
 
         A batch's `decoder_prompt_tokens`, 0 after their end; none without them.
         """
+        check_tokens(batch, "encoder_input_tokens")
         none = batch["encoder_input_tokens"][:, :0]
         return batch.get("decoder_prompt_tokens", none)
 

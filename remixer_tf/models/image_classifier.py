@@ -18,6 +18,8 @@ def num_tokens(image_size, patch_size, pool="cls"):
 
     One token per patch, and one more for "cls". Args: see `ImageClassifier`.
     """
+    check_integers(image_size=image_size, patch_size=patch_size)
+    check_choices(POOLS, pool=pool)
     return (image_size // patch_size) ** 2 + (pool == "cls")
 
 

@@ -49,6 +49,11 @@ def alternate(layers, num_layers):
         ValueError: for a pattern longer than the stack.
     """
     check_integers(num_layers=num_layers)
+    if not isinstance(layers, (list, tuple)):
+        raise UserError(
+            "layers must be a list of dictionaries of a layer's sublayers. Received: "
+            f"layers={layers!r:.200}"
+        )
     if not 0 < len(layers) <= num_layers:
         raise UserError(
             "A pattern of layers has to occur in the stack. Received: a pattern of "

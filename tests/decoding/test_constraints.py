@@ -14,9 +14,11 @@ from remixer_tf.decoding import (
     greedy_decode,
     sample,
 )
+from remixer_tf.errors import UserError
 from tests.compiled import slow_on_jax
 from tests.decoding.recurrent import EOS, Recurrent, inputs
 from tests.decoding.test_beam_search import check, cut_at_eos, run, search
+from tests.models.tiny import tiny_batch, tiny_model
 
 # One begins another, one is empty, and one is there twice.
 ALLOWED = [[2], [2, 3], [2, 3, 4, 5], [5, 2], [], [4, 4, 4], [5, 2]]
@@ -82,3 +84,26 @@ def test_minimum_length(name):
 def test_errors(options, message):
     with pytest.raises(ValueError, match=message):
         greedy_decode(Recurrent(), inputs(), 6, limits=AnswerLimits(**options))
+
+
+WRONG = [
+    ({"max_length": "x"}, "max_length must be an integer"),
+    ({"max_length": -1}, "max_length must be an integer"),
+    ({"max_length": 1.5}, "max_length must be an integer"),
+    ({"eos_id": None}, "eos_id must be an integer"),
+    ({"eos_id": "</s>"}, "eos_id must be an integer"),
+    ({"limits": 5}, "limits must be AnswerLimits"),
+    ({"limits": {"min_length": 1}}, "limits must be AnswerLimits"),
+    ({"batch": None}, "a dictionary with encoder_input_tokens"),
+    ({"batch": {}}, "a dictionary with encoder_input_tokens"),
+    ({"batch": {"encoder_input_tokens": [[5]]}}, "must be .batch, length."),
+    ({"batch": {"encoder_input_tokens": np.ones(2, int)}}, "must be .batch, length."),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG, ids=range(len(WRONG)))
+def test_arguments_of_another_kind(arguments, message):
+    model = tiny_model("t5_1_1")
+    arguments = {"batch": tiny_batch(), "max_length": 3, **arguments}
+    with pytest.raises(UserError, match=message):
+        greedy_decode(model, **arguments)

@@ -44,8 +44,8 @@ class Leak(NamedTuple):
 def find_leak(run, batch, changed, starts, first, name, training, run_one=None):
     """Changes inputs from each of some positions on, in one call of as many rows.
 
-    Where rows draw other random numbers, or take each other's place in an expert, calls
-    of one row each decide.
+    Where rows draw other random numbers, or depend on each other, as by a mean over the
+    batch or by their places in an expert, calls of one row each decide.
 
     Args:
         run: function of a batch that returns outputs, float32 `[rows, length, ..]`.
@@ -70,7 +70,11 @@ def find_leak(run, batch, changed, starts, first, name, training, run_one=None):
     y = run(joined([batch, *batches.values()]))
     rows = dict(zip(starts, np.split(y, len(y))[1:], strict=True))
     suspects = [t for t, row in rows.items() if change(y[:1], row, t) is not None]
-    if not suspects:
+    # Rows that depend on each other may all have the same leak.
+    alike = run(joined([batch] * len(y)))
+    if first_change(y[:1], alike[:1]) is not None:
+        suspects = starts
+    elif not suspects:
         return None
     run = run_one or run
     y = run(batch)

@@ -1,5 +1,6 @@
 """`fit`, `save` and `get_config` of models, by Keras' own means."""
 
+import functools
 import html
 
 import keras
@@ -10,21 +11,41 @@ from remixer_tf.models.adapters import Lora, adapt
 from remixer_tf.models.batches import first_scorable, targets_and_weights
 
 
+def _with_rows(method):
+    """Keras' `fit` or `evaluate`, which weighs the rows of a batch alone too.
+
+    Keras itself leaves out `sample_weight` where there are no targets.
+    """
+
+    @functools.wraps(method)
+    def call(self, x=None, y=None, *args, **kwargs):
+        rows = kwargs.get("sample_weight")
+        if y is None and rows is not None and isinstance(x, dict):
+            y, weights = targets_and_weights(x)
+            kwargs["sample_weight"] = _weigh_rows(weights, rows)
+        return method(self, x, y, *args, **kwargs)
+
+    return call
+
+
 class KerasModel(SavesParts, keras.Model):
     """A model that `fit` trains, on its own batches or on (batch, targets, weights).
 
     A batch alone has targets and weights under seqio's names. The loss is what
     `compile` got, which sees them so; without one it is T5's, the cross entropy of all
     targets divided by their weights. A weight for each row, `[batch]` or `[batch, 1]`,
-    counts for all targets in it. Losses that layers sow, such as those that balance
-    experts, are added, each with the weight 1. Metrics in `compile`'s
-    `weighted_metrics` see the weights.
+    counts for all targets in it; next to a batch alone, it multiplies the batch's own
+    weights. Losses that layers sow, such as those that balance experts, are added, each
+    with the weight 1. Metrics in `compile`'s `weighted_metrics` see the weights.
 
     Examples:
         model = remixer_tf.create("t5_1_1_tiny")
         model.compile(remixer_tf.Adafactor(1e-3), weighted_metrics=["accuracy"])
         model.fit(batches)
     """
+
+    fit = _with_rows(keras.Model.fit)
+    evaluate = _with_rows(keras.Model.evaluate)
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
@@ -44,11 +65,13 @@ class KerasModel(SavesParts, keras.Model):
     def _scored(self, batch, targets, logits, weights):
         """Targets, logits and weights of the positions that count.
 
-        Targets and weights are the batch's unless they are given. Positions before
-        `first_scorable` are cut off: losses and metrics, weighted or not, see none.
+        Targets are the batch's unless they are given, and its weights count with them.
+        Positions before `first_scorable` are cut off: losses and metrics, weighted or
+        not, see none.
         """
         if targets is None:
-            targets, weights = targets_and_weights(batch)
+            targets, own = targets_and_weights(batch)
+            weights = own if weights is None else _weigh_rows(own, weights)
         if weights is not None and len(logits.shape) > 2:
             weights = _of_targets(weights, ops.shape(logits)[:2])
         if not getattr(self, "first_scorable", 0):
@@ -116,14 +139,20 @@ class KerasModel(SavesParts, keras.Model):
         self.build()
 
 
+def _weigh_rows(weights, rows):
+    return ops.multiply(weights, _of_targets(rows, ops.shape(weights)))
+
+
 def _of_targets(weights, shape):
-    """Weights `[batch, length]` of those, or of a number for each row.
+    """Weights in the shape of targets: these, or a number for each row, repeated.
 
     Keras would take `[batch]` for the weights of positions, where there are as many.
     """
-    if len(weights.shape) == 1:
-        weights = weights[:, None]
-    return ops.broadcast_to(weights, shape) if weights.shape[1] == 1 else weights
+    weights = ops.convert_to_tensor(weights)
+    if tuple(weights.shape[1:]) in ((), (1,)):
+        weights = ops.reshape(weights, (-1, *[1] * (len(shape) - 1)))
+        weights = ops.broadcast_to(weights, shape)
+    return weights
 
 
 def html_table(rows):

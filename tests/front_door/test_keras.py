@@ -115,10 +115,14 @@ def test_the_loss_is_that_of_all_weighted_targets(trained):
     for loss, losses in ((None, plain), (smoothed, plain + 1e-4 * log_z**2)):
         model.compile(rt.Adafactor(1e-3), loss=loss, run_eagerly=True)
         evaluate = functools.partial(model.evaluate, batch, verbose=0)
+        on_batch = functools.partial(model.test_on_batch, batch)
         found = [evaluate(), evaluate(targets, sample_weight=weights)]
         np.testing.assert_allclose(found, losses[:, :5].mean(), rtol=1e-5)
         found = [evaluate(targets, sample_weight=w) for w in (rows, rows[:, None])]
         expected = np.average(losses.mean(axis=1), weights=rows)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        found = [f(sample_weight=rows) for f in (evaluate, on_batch)]
+        expected = np.average(losses[:, :5].mean(axis=1), weights=rows)
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 

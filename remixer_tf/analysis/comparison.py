@@ -172,8 +172,8 @@ def average(runs):
         values = [run[key] for run in runs if key in run]
         if key[0] in ("missing", "unit"):
             found[key] = values[0]
-        elif len(values) < len(runs):
-            found["missing", str(key[1])] = "some seeds do not have it"
+        elif len(values) < len(runs) and key[0] != "gin":  # a macro of the seed
+            found["missing", _name(key[1])] = "some seeds do not have it"
         else:
             found[key] = _average(key, values)
     return found
@@ -247,10 +247,7 @@ def write_comparison(runs, groups, format, file):
             if len(folders) > 1:
                 rows.append(("run", "seeds", title, len(folders)))
                 rows += _spread_rows(title, [runs[folder] for folder in folders])
-        rows = [
-            [section, "{} ({})".format(*n) if isinstance(n, tuple) else n, *others]
-            for section, n, *others in rows
-        ]
+        rows = [[section, _name(name), *others] for section, name, *others in rows]
         write_table(file, format, "", ["section", "name", "run", "value"], rows)
         return
     columns = {
@@ -295,6 +292,11 @@ def write_comparison(runs, groups, format, file):
         if section == "missing"
     ]
     file.write("".join(["\n"] * bool(lines) + lines))
+
+
+def _name(name):
+    """A name of `read_run` as text: that of a metric is (metric, file)."""
+    return name if isinstance(name, str) else "{} ({})".format(*name)
 
 
 def _table(columns):

@@ -216,6 +216,18 @@ def test_runs_that_differ_in_their_seed_are_one_column(tmp_path, capsys):
     assert numbers["run_deviation", "parameters"] == "0.0"
 
 
+def test_what_only_some_seeds_have(tmp_path, capsys):
+    """A metric is named, and a macro of the seed is not missing elsewhere."""
+    runs = [seeded(tmp_path / name, 0, 1.0) for name in "ab"]
+    (tmp_path / "b" / "operative_config.gin").write_text("Run.seed = 4\nA = 1\n")
+    write_result(tmp_path / "b", "metrics", 5, {"em": 3.0, "f1": 2.0})
+    run_command("compare", [*runs, "--format=markdown"])
+    shown = capsys.readouterr().out
+    assert "| cogs/test/em | metrics.json | last | 2 ± 1.4 at 5 |" in shown
+    name = "- a, b (2 seeds): cogs/test/f1 (metrics.json)"
+    assert f"{name}: some seeds do not have it\n" in shown and "SEED" not in shown
+
+
 @pytest.mark.parametrize(
     "second",
     [

@@ -861,11 +861,19 @@ class _Options(dict):
         return hash(repr(sorted(self.items())))
 
     def __eq__(self, other):
-        same = (x is other[k] for k, x in self.items() if _may_hold_more(x))
-        return super().__eq__(other) and all(same)
+        pairs = ((x, other[name]) for name, x in self.items())
+        return super().__eq__(other) and all(_hold_the_same(*pair) for pair in pairs)
 
 
-def _may_hold_more(value):
-    """Whether a value's class adds to a dataclass, whose fields alone == compares."""
+def _hold_the_same(value, other):
+    """Whether equal values are so in what a class adds to a dataclass.
+
+    Its == compares the dataclass' fields alone.
+    """
     kind = type(value)
-    return dataclasses.is_dataclass(kind) and "__dataclass_fields__" not in vars(kind)
+    if not dataclasses.is_dataclass(kind) or "__dataclass_fields__" in vars(kind):
+        return True
+    try:
+        return value is other or vars(value) == vars(other)
+    except ValueError:  # Arrays have no one truth.
+        return False

@@ -117,8 +117,10 @@ def test_a_users_subclass_keeps_what_it_holds():
 
 def test_rules_that_differ_in_what_a_subclass_holds_have_graphs_of_their_own():
     """The == of a dataclass looks at its fields alone."""
-    same = Halved(3)
-    assert _Options(rules=same) == _Options(rules=same)
+    assert _Options(rules=Halved(3)) == _Options(rules=Halved(3))
+    table = Halved(np.ones(2))
+    assert _Options(rules=table) in {_Options(rules=table): 1}
+    assert _Options(rules=Halved(np.ones(2))) not in {_Options(rules=table): 1}
     assert _Options(rules=T5Rules(0.5)) == _Options(rules=T5Rules(0.5))
     kept = {_Options(rules=Halved(3)): 1}
     assert _Options(rules=Halved(4)) not in kept

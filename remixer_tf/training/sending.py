@@ -154,16 +154,6 @@ class _Service:
         # were known: the next ones are new.
         self._known = 0, set()
         self._count += len(lines)
-        if (more := len(self._waiting) - _MOST_WAITING) > 0:
-            for index in list(self._waiting)[:more]:
-                del self._waiting[index]
-            self._refused &= self._waiting.keys()
-            self._left_out += more
-            self._say_once(
-                "left out",
-                f"{self.name} has not taken more than {_MOST_WAITING:,} lines: the "
-                "oldest of them are left out. metrics.jsonl has them",
-            )
 
     def send(self, last=False):
         """Sends the lines that wait, for `_PATIENCE` seconds.
@@ -184,6 +174,8 @@ class _Service:
             if index in self._waiting and not self._takes(index):
                 self._refused.add(index)
                 end = min(end, time.monotonic() + _PATIENCE)
+        else:  # It was offered all of them.
+            self._leave_out()
         if self._refused and not last:
             what = "does not take some lines, and gets them again later"
             self._say_once("refuses", f"{self.name} {what}")
@@ -194,7 +186,22 @@ class _Service:
             if time.monotonic() < end and self._takes(index):
                 return True
         self._say_once("away", f"{self.name} takes no lines, and gets them later")
+        self._leave_out()
         return False
+
+    def _leave_out(self):
+        """Leaves out the oldest lines, if more than `_MOST_WAITING` wait."""
+        if (more := len(self._waiting) - _MOST_WAITING) <= 0:
+            return
+        for index in list(self._waiting)[:more]:
+            del self._waiting[index]
+        self._refused &= self._waiting.keys()
+        self._left_out += more
+        self._say_once(
+            "left out",
+            f"{self.name} has not taken more than {_MOST_WAITING:,} lines: the "
+            "oldest of them are left out. metrics.jsonl has them",
+        )
 
     def finish(self, status):
         """Ends the run in the service, and says how many lines it lacks."""

@@ -235,16 +235,29 @@ def test_a_service_that_is_away_costs_three_attempts():
     service.send()
     assert logger.offline == 0 and not logger.sent
     assert [text.partition(":")[0] for text in said] == [
-        "Recorder has not taken more than 10,000 lines",
         "Recorder takes no lines, and gets them later",
+        "Recorder has not taken more than 10,000 lines",
     ]
     service.add([b'{"step": 1', b"[]"])  # damaged: of no step
     service.send(last=True)
-    assert [step for step, _ in logger.sent] == [*range(2_002, 12_000)]
+    assert [step for step, _ in logger.sent] == [*range(2_000, 12_000)]
     assert service.state()["missing"] == [12_000, 12_001]
     service.finish("finished")
-    assert said[-1].startswith("Recorder lacks 2,004 lines of metrics.jsonl: ")
+    assert said[-1].startswith("Recorder lacks 2,002 lines of metrics.jsonl: ")
     assert said[-1].endswith(" (line 12002)")
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_logger_that_comes_late_gets_more_lines_than_wait(monkeypatch, refuses):
+    """It was not offered them yet. Of refused lines, the newest wait."""
+    monkeypatch.setattr(sending, "_MOST_WAITING", 2)
+    service = sending._Service(logger := Recorder(refuses=refuses), lambda text: None)
+    service.start("", {}, {})
+    service.add([b'{"step": 1, "toy/dev/loss": 1}'] * 4 + [b'{"step": 2}'])
+    service.send()
+    assert len(logger.sent) == (1 if refuses else 5)
+    assert service.state()["missing"] == ([2, 3] if refuses else [])
+    assert service.state()["left_out"] == (2 if refuses else 0)
 
 
 def test_a_run_that_goes_back_sends_its_new_lines():

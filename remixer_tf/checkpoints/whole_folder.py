@@ -35,8 +35,6 @@ def write_whole(path, content):
 
 def _reason(error):
     """Returns why something could not be written, a str."""
-    if isinstance(error, StorageError) and error.__cause__:  # of `write_whole`
-        error = error.__cause__
     return getattr(error, "strerror", None) or first_line(error)
 
 

@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import json
 import math
+import os
 import random
 import re
 import string
@@ -90,7 +91,7 @@ def table_task(
         inputs, targets: str, text with columns in braces, such as "premise: {premise}".
             In TSV and CSV numbers from 0 serve too: "{0}". A brace itself is doubled.
             A format may follow: "{price:.2f}", or of dates "{day:%d %B}". For it the
-            text of a TSV or CSV file is read as a number or a date.
+            text of a TSV or CSV file is read as a number, a date or a time.
         name: str, of the task.
         rows: `TableRows`; None for its defaults.
         metrics: list of names, see `remixer_tf.tasks.text_metrics.METRICS`.
@@ -105,9 +106,12 @@ def table_task(
     """
     rows = rows or TableRows()
     check_task(name, shuffle_buffer_size)
+    files = os.fspath(files) if isinstance(files, os.PathLike) else files
     _check(files, rows, inputs, targets)
+    if isinstance(files, dict):
+        files = {split: os.fspath(file) for split, file in files.items()}
     several = isinstance(metrics, (list, tuple))
-    if not several or not all(metric in METRICS for metric in metrics):
+    if not several or not all(metric in [*METRICS] for metric in metrics):
         raise UserError(
             f"metrics must be a list of {', '.join(METRICS)}. Received: {metrics!r}."
         )

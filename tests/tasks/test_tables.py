@@ -523,6 +523,7 @@ def test_long_rows_are_skipped_and_their_lines_told(tmp_path):
         ({"targets": "yes"}, "targets must name a column"),
         ({"metrics": ["acuracy"]}, "list of accuracy, .* Received: .'acuracy'"),
         ({"metrics": "accuracy"}, "must be a list"),
+        ({"metrics": [["f1"]]}, r"must be a list of .* Received: \[\['f1'\]\]"),
         ({"on_bad_rows": "ignore"}, "on_bad_rows must be one of raise, skip"),
         ({"name": 5}, "name must be a str of letters.* Received: name=5"),
         ({"name": "a/b"}, "name must be a str of letters.* Received: name='a/b'"),
@@ -545,6 +546,14 @@ def test_arguments_that_do_not_fit(change, message):
     with pytest.raises(ValueError, match=message) as error:
         table_task(**arguments | change)
     assert isinstance(error.value, configuration.UserError)
+
+
+def test_a_file_may_be_a_pathlib_path(tmp_path):
+    path = tmp_path / "a.csv"
+    write(path, "t,l\na,b\nc,d\n")
+    assert len(texts_of(table_task({"train": path}, "{t}", "{l}"))) == 2
+    fractions = {"train": 0.5, "dev": 0.5}
+    assert len(texts_of(table_task(path, "{t}", "{l}", fractions=fractions))) == 1
 
 
 @pytest.mark.parametrize(

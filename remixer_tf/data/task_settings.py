@@ -32,6 +32,9 @@ from remixer_tf.errors import UserError
 _LONGEST = 1000  # characters of a text, or values of a list, that are kept whole
 _PLAIN = (type(None), bool, int, float, str)
 _CONSTANTS = (*_PLAIN, list, tuple, dict)
+# Where static and class methods, properties, cached ones, functools.cache and
+# tf.function have the function.
+_HOLDING = "__func__", "fget", "func", "__wrapped__", "python_function"
 _LIBRARIES = [sysconfig.get_path(x) for x in ("stdlib", "purelib", "platlib")]
 
 
@@ -192,8 +195,14 @@ def _describe(value, inside=()):
     # Objects of libraries may hold handles and counters, others in each process.
     known = isinstance(value, (seqio.DataSource, seqio.Feature))
     if known or _owner(type(value)) != "library":
-        held = _describe(getattr(value, "__dict__", {}), inside)
-        return kind | held | _describe(_of_classes(type(value)), inside)
+        cached = functools.cached_property
+        held = {
+            name: x
+            for name, x in getattr(value, "__dict__", {}).items()
+            # What it has made, if it was asked.
+            if not isinstance(getattr(type(value), name, None), cached)
+        }
+        return kind | _describe(held | _of_classes(type(value)), inside)
     return kind
 
 
@@ -204,7 +213,8 @@ def _of_classes(kind):
         if _owner(owner) != "user":
             continue
         for name, value in vars(owner).items():
-            function = getattr(value, "__func__", getattr(value, "fget", value))
+            places = value, *(getattr(value, place, None) for place in _HOLDING)
+            function = next(filter(inspect.isfunction, places), value)
             if inspect.isfunction(function) and has_source(function):
                 found[f"{owner.__name__}.{name}"] = function
             elif isinstance(value, _CONSTANTS) and not name.startswith("__"):

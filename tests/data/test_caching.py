@@ -1,5 +1,6 @@
 """Caches: what is written, and that training from them is training from the source."""
 
+import functools
 import json
 import pathlib
 import shutil
@@ -351,12 +352,24 @@ class Shift:
     BY = {}
 
     def __call__(self, x):
-        return x + self.by
+        return x + self.by + self.start + self.most()
+
+    @functools.cached_property
+    def start(self):
+        return 1
+
+    most = functools.cache(lambda self: 1)
 
 
 @pytest.mark.parametrize("bound", [False, True])
 @pytest.mark.parametrize(
-    ("name", "value"), [("__call__", lambda self, x: x - self.by), ("by", 2)]
+    ("name", "value"),
+    [
+        ("__call__", lambda self, x: x - self.by),
+        ("by", 2),
+        ("start", functools.cached_property(lambda self: 2)),
+        ("most", functools.cache(lambda self: 2)),
+    ],
 )
 def test_what_a_users_class_has_counts(monkeypatch, bound, name, value):
     task = with_value(Shift().__call__ if bound else Shift())
@@ -368,8 +381,10 @@ def test_what_a_users_class_has_counts(monkeypatch, bound, name, value):
 
 
 def test_what_a_users_class_keeps_does_not_count(monkeypatch):
-    task = with_value(Shift())
+    shift = Shift()
+    task = with_value(shift)
     saved = to_json(describe_task(task))
+    assert shift.start == 1  # from now on an attribute of the object
     monkeypatch.setitem(Shift.read, "train", ["a"])
     assert [*differences(saved, describe_task(task))] == []
     monkeypatch.setitem(Shift.BY, "train", 1)

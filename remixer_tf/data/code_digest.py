@@ -5,6 +5,7 @@ fields, which versions have added, are left out.
 """
 
 import ast
+import functools
 import hashlib
 import inspect
 import sys
@@ -37,14 +38,13 @@ def _nodes(code):
     """The syntax of a function."""
     try:
         lines, _ = inspect.findsource(code)
-        tree = ast.parse("".join(lines))
+        functions = _functions("".join(lines))
     except (OSError, TypeError, SyntaxError, ValueError, IndexError):
         return []
     nodes = [
         node
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-        and getattr(node, "name", "<lambda>") == code.co_name
+        for node in functions
+        if getattr(node, "name", "<lambda>") == code.co_name
         and _first_line(node) == code.co_firstlineno
     ]
     if len(nodes) < 2:
@@ -54,6 +54,13 @@ def _nodes(code):
     places = [place for place in code.co_positions() if place[3]]
     own = [node for node in nodes if places and _holds(node.body, places)]
     return own[-1:] or nodes  # the innermost
+
+
+@functools.lru_cache(maxsize=8)
+def _functions(source):
+    """The syntax of all functions in a source, outer ones first."""
+    kinds = ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
 
 
 def _holds(body, places):

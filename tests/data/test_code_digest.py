@@ -114,3 +114,13 @@ def test_without_source_the_version_is_said():
     assert not has_source(function)
     version = ".".join(map(str, sys.version_info[:2]))
     assert code_digest(function).endswith(f" (Python {version})")
+
+
+def test_a_file_is_parsed_once(path, monkeypatch):
+    """A file of 3,000 lines takes a second."""
+    functions = runpy.run_path(str(path))["FUNCTIONS"]
+    module._functions.cache_clear()
+    parsed, parse = [], module.ast.parse
+    monkeypatch.setattr(module.ast, "parse", lambda x: parsed.append(x) or parse(x))
+    assert [*map(code_digest, functions)] == DIGESTS
+    assert len(parsed) == 1

@@ -37,7 +37,7 @@ class InitialCheckpoint:
 
     def __init__(self, path, rules=(), fresh=()):
         check_paths(path=path)
-        path = locate(path)
+        path = locate(path).rstrip("/")
         directory = reading.checkpoint_directory(path)
         steps = reading.available_steps(directory)
         if steps:

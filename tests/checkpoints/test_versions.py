@@ -28,6 +28,7 @@ def test_no_way_leads_around_a_newer_version(tmp_path, clear_gin):
         lambda: configuration.parse_gin([str(path)], []),  # --gin_file
         lambda: InitialCheckpoint(str(folder)),
         lambda: InitialCheckpoint(str(folder / "checkpoints" / "2")),
+        lambda: InitialCheckpoint(f"{folder}/checkpoints/2/"),
         lambda: read_model_folder(str(folder)),
     ):
         with pytest.raises(UserError, match="was written by remixer_tf 10.0, and"):

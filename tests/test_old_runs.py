@@ -115,6 +115,10 @@ def test_an_old_run_answers_evaluates_and_resumes_as_it_did(run):
 @pytest.mark.slow
 @pytest.mark.parametrize("export", EXPORTS)
 def test_an_old_export_answers_as_it_did(export, tmp_path, monkeypatch):
+    """A SavedModel, LiteRT and ONNX need no code of this package.
+
+    They are asked to see that TensorFlow and the runtimes of today still read them.
+    """
     commit, kind = export.split("/")
     unpack(commit, monkeypatch, tmp_path)
     folder, expected = f"exports/{kind}", expected_of("exports")[kind]

@@ -206,7 +206,7 @@ def test_average():
     assert f"{found['best_step', 'a']:,}" == "233 ± 153"
     assert found["run", "steps"] == 10 and found["gin", "Run.seed"] == "100, 200, 400"
     assert found["missing", "no best.json"] == "why"
-    assert found["missing", str(("rare", "a"))] == "some seeds do not have it"
+    assert found["missing", "rare (a)"] == "some seeds do not have it"
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])

@@ -63,7 +63,6 @@ class RelativePositionBias(SavesParts, NamedAxes, keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         check_integers(num_heads=num_heads, max_distance=max_distance)
-        check_integers(2, num_buckets=num_buckets)
         if bidirectional is not None:
             check_flags(bidirectional=bidirectional)
         self.num_heads = num_heads

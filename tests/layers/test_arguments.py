@@ -52,7 +52,6 @@ OTHERS = [
     (layers.FeedForward, "activation", [np.ones(2), 5, "rleu"]),
     (layers.LayerNorm, "epsilon", [None, "x", 0, -1, float("nan")]),
     (layers.RMSNorm, "epsilon", [None, "x", 0, True, float("inf")]),
-    (layers.RelativePositionBias, "num_buckets", [None, 0, 1.5]),
     (layers.RemixerBlock, "alpha", [None, [], {}, np.ones(2), 2, float("nan"), "x"]),
     (layers.TinyAttention, "d_out", ["x", 0, -1, 1.5]),
     (layers.CrossAttention, "stddev", ["x", 0, [], float("nan")]),

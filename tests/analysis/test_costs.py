@@ -246,6 +246,7 @@ def test_counts_are_those_of_a_real_model(optimizer, dtype_policy):
     assert count_activations(model, **arguments) > max(logits, gradients)
 
 
+@pytest.mark.slow
 def test_a_run_is_counted_as_it_trains(tmp_path):
     """Its own batch and lengths, and a vocabulary that is not trained yet."""
     table = tmp_path / "train.tsv"
@@ -276,12 +277,14 @@ def test_a_run_is_counted_as_it_trains(tmp_path):
     assert not (tmp_path / "words.model").exists()
 
 
+@pytest.mark.slow
 def test_tied_logits_count_as_logits(tmp_path):
     found = read_csv(tmp_path, "--gin_file=architectures/t5_1_0.gin", *TINY)
     products, _ = found["t5_1_0", "logits", "", "matmul_flops"]
     assert products == 2 * 2 * 5 * 16 * 40
 
 
+@pytest.mark.slow
 def test_adapters_and_what_they_freeze(tmp_path):
     """Query and value of three attentions, each of 16 channels, by rank 3."""
     arguments = ["--gin_file=models/t5_1_1_tiny.gin", *TINY]

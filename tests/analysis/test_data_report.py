@@ -160,6 +160,7 @@ targets: tokens, examples
 """
 
 
+@pytest.mark.slow
 def test_the_printed_text(task):
     class Unpacked(seqio.EncDecFeatureConverter):
         PACKING_FEATURE_DTYPES = None  # packing takes seconds to trace

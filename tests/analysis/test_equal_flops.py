@@ -6,11 +6,11 @@ from remixer_tf import configuration
 from remixer_tf.analysis.costs import count
 from remixer_tf.optimizers import Adafactor
 
-QUICK = ["switch_lm_tiny", "smlp_tiny"]
+QUICK = ["smlp_tiny"]
 SLOW = [
     *("gmlp_1_head_lm_tiny", "gmlp_8_heads_lm_tiny", "gmlp_tmoe_lm_tiny"),
     *("gshard_lm_tiny", "base_lm_tiny", "hash_lm_tiny", "smlp_partial_tiny"),
-    "transformer_lm_tiny",
+    *("switch_lm_tiny", "transformer_lm_tiny"),
 ]
 LENGTH = WIDTH = 128
 ROWS = 8

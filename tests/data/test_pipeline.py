@@ -146,7 +146,11 @@ def test_packing_beside_buckets_is_an_error():
     "kwargs",
     [
         pytest.param({"length_buckets": BUCKETS}, id="buckets", marks=pytest.mark.slow),
-        pytest.param({"pack": True, "handling": "refuse"}, id="packing_and_refuse"),
+        pytest.param(
+            {"pack": True, "handling": "refuse"},
+            id="packing_and_refuse",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_an_iterator_restored_mid_epoch_gives_the_batches_still_to_come(

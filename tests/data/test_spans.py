@@ -181,6 +181,7 @@ def test_sentencepiece(tmp_path):
 
 
 @pytest.mark.real_data
+@pytest.mark.slow
 def test_answers_of_xquad_in_t5_pieces(real_data_dir):
     vocabulary = sentencepiece_vocabulary(
         real_data_dir / "sentencepiece" / "t5_spiece.model", extra_ids=3

@@ -59,6 +59,7 @@ def test_whole_step_compiles_with_static_shapes(kind, dtype):
     assert any((a != b).any() for a, b in zip(after, before, strict=True))
 
 
+@pytest.mark.slow
 def test_no_op_is_new():
     """An op that is not in the list may be one that a TPU lacks: look, then add it."""
     allowed = set(OPS.read_text().split())

@@ -49,7 +49,9 @@ def test_what_writes_in_bfloat16_reads_what_inference_reads(dtype, lengths):
     assert seen == lengths
 
 
-@pytest.mark.parametrize("mask_padding", [True, False])
+@pytest.mark.parametrize(
+    "mask_padding", [pytest.param(True, marks=pytest.mark.slow), False]
+)
 def test_a_class_is_that_at_full_length(mask_padding):
     head = functools.partial(ClassificationHead, 4)
     model = tiny_encoder("gmlp", head, mask_padding=mask_padding)

@@ -25,6 +25,7 @@ def test_t5_names_are_registered():
     assert "glue_cola_v002" in seqio.TaskRegistry.names()
 
 
+@pytest.mark.slow
 def test_the_mixture_of_remixers():
     """T5's en_mix: C4 at a rate of its own, all others by their numbers of examples."""
     mixture = seqio.MixtureRegistry.get("en_mix_span_corruption")

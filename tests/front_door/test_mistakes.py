@@ -55,7 +55,7 @@ LONE = "a \ud800"
 CALLS = [
     ("generate", [LONE], {}, "unpaired surrogate, '.ud800'"),
     ("generate", [["a", LONE]], {}, "unpaired surrogate"),
-    ("generate", [{"a", "b"}], {}, "Expected: a str or a list of str"),
+    ("generate", [{"a"}], {}, "Expected: a str or a list of str"),
     ("score", ["a", LONE], {}, "unpaired surrogate"),
     ("perplexity", [LONE], {}, "unpaired surrogate"),
     ("perplexity", ["abc"], {}, "perplexity.. is for language models"),

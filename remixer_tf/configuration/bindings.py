@@ -58,13 +58,13 @@ def place_of(statement):
     return f" (in {file}, line {line})" if file else ""
 
 
-def names_in(value):
-    """Returns the `Name`s in a value, a list."""
+def names_in(value, kind=Name):
+    """Returns the `Name`s in a value, also those that are keys, or what is a `kind`."""
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, (list, tuple)):
-        return [name for item in value for name in names_in(item)]
-    return [value] if isinstance(value, Name) else []
+        return [name for item in value for name in names_in(item, kind)]
+    return [value] if isinstance(value, kind) else []
 
 
 def literal(value):

@@ -220,15 +220,6 @@ def without_macros(value):
     return value
 
 
-def _references(value):
-    """Returns the references in a value, also those that are keys, a list."""
-    if isinstance(value, dict):
-        value = [*value, *value.values()]
-    if isinstance(value, (list, tuple)):
-        return [found for item in value for found in _references(item)]
-    return [value] if isinstance(value, _REFERENCE) else []
-
-
 def written(scope, selector, parameter=""):
     """Returns "a/Name.parameter", or the name of a macro, as gin text has it."""
     if selector == "gin.macro":
@@ -314,7 +305,7 @@ def check_references(config):
                 f"the macro {scope} is used but not set.{nearest(scope, macros)} "
                 f"{_how_to(scope)}"
             )
-        references = [r.config_key for r in _references(values)]
+        references = [r.config_key for r in names_in(values, _REFERENCE)]
         # A reference without a scope keeps that of the call.
         uses[key] = [(inner or scope, used) for inner, used in references]
         keys += uses[key]

@@ -126,14 +126,14 @@ def write_safetensors(path, arrays, metadata=None):
     """Writes {name: array}; arrays must be contiguous, others would be written wrong.
 
     `metadata` is a dictionary of str, or None. The file also has this version of
-    remixer_tf. Raises OSError if it cannot be written.
+    remixer_tf. Raises StorageError if it cannot be written.
     """
     # transformers reads no other format.
     metadata = {"format": "pt", "remixer_tf": __version__, **(metadata or {})}
     try:
         save_file(arrays, path, metadata)
     except SafetensorError as error:  # of the disk too
-        raise OSError(str(error)) from error
+        raise StorageError(f"Cannot write {path}: {error}") from error
 
 
 def read_json(path, optional=False):

@@ -200,7 +200,7 @@ def test_a_published_classifier(in_folder):
     exec(block.code, {})
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_python_guide(in_folder, bytes_run):
     rows = "inputs\ttargets\na cat\ta\na dog\tb\n"
     (in_folder / "train.tsv").write_text(rows)

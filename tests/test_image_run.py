@@ -84,7 +84,7 @@ def test_learns_colours_and_is_scored(tmp_path, folder, capsys):
         run_command("pictures", [f"--model_dir={tmp_path}", "--text=a"])
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_the_whole_recipe_continues_exactly(tmp_path, folder):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     recipe = ["--gin.Objective.micro_batches=2", "--gin.Schedule.checkpoint_period=4"]

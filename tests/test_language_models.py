@@ -229,7 +229,10 @@ def test_spans_are_learned(mlm_run, where_is_the_digit, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["gmlp_lm_tiny", "transformer_lm_tiny"])
+@pytest.mark.parametrize(
+    "model",
+    ["gmlp_lm_tiny", pytest.param("transformer_lm_tiny", marks=pytest.mark.slower)],
+)
 def test_language_model(model, texts, tmp_path):
     arguments = [
         f"--gin_file=models/{model}.gin",

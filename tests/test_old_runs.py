@@ -30,6 +30,7 @@ RUNS = [
     "d025ee5/lora",
     "7c01e1d/cached",
 ]
+QUICK = "016f819/mini_cogs", "9844387/words", "d025ee5/lora", "7c01e1d/cached"
 EXPORTS = [
     "016f819/saved_model",
     *(f"33a8a37/{kind}" for kind in ("saved_model", "huggingface", "litert", "onnx")),
@@ -76,7 +77,11 @@ def test_a_run_of_gmlp_whose_gates_were_no_layers_is_refused(run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", RUNS, indirect=True)
+@pytest.mark.parametrize(
+    "run",
+    [pytest.param(r, marks=[pytest.mark.slower] * (r not in QUICK)) for r in RUNS],
+    indirect=True,
+)
 def test_an_old_run_answers_evaluates_and_resumes_as_it_did(run):
     expected = expected_of(run)
     loaded = rt.load(run)

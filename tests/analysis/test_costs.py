@@ -146,6 +146,7 @@ def test_all_rows_of_a_table(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_masked_tokens_alone_have_logits(tmp_path):
     """Of a gMLP paper's row: the body, and logits on as many positions as told."""
     tiny = [
@@ -394,7 +395,7 @@ def test_a_model_with_as_many_parameters_as_a_number(tmp_path):
     assert found[*key, "parameters"][0] == 4592 + 96 * 40
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_the_guides_models_of_equal_size(capsys):
     """By hand the Remixer has 8,881,920 parameters and 1,536 for each unit."""
     page = (ROOT / "docs" / "guides" / "papers.md").read_text()

@@ -186,6 +186,7 @@ def test_fine_tuning_drops_a_tenth(model, run, layers):
     assert layers | {"Block"} <= set(rates) and set(rates.values()) == {0.1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ROWS)
 def test_runs_and_trains_when_shrunk(file):
     layers = [TWO_LAYERS] * file.startswith("smlp/")

@@ -116,6 +116,7 @@ def test_rows_that_tf_data_reads_are_converted():
     np.testing.assert_array_equal(first_inputs(task), bytes_of("abababab", "cdef"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "converter, pack",
     [

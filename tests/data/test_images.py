@@ -78,6 +78,7 @@ def test_each_epoch_sees_every_image_once_in_another_order(source):
     assert images[:15] != [e["image"].tobytes() for e in other]
 
 
+@pytest.mark.slow
 def test_hosts_share_an_epoch(source):
     parts = [
         take(source.draw("train", 0, seqio.ShardInfo(index=i, num_shards=3)), 5)
@@ -110,6 +111,7 @@ def augmented(source, **kwargs):
     )
 
 
+@pytest.mark.slow
 def test_a_restored_iterator_goes_on_exactly(source, tmp_path):
     dataset = augmented(source)
     iterator = iter(dataset)
@@ -172,6 +174,7 @@ def test_labels_of_cutmix_count_pixels():
         np.testing.assert_allclose(tf.reduce_mean(mixed, [1, 2]), shares, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_each_operation_is_a_function_of_the_seed():
     image = tf.random.stateless_uniform([9, 7, 3], [1, 2], 0, 255)
     operations = augmentation.RandAugment().operations

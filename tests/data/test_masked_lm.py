@@ -184,6 +184,7 @@ def training(split=True, **kwargs):
     )
 
 
+@pytest.mark.slow
 def test_every_epoch_masks_anew_and_two_runs_mask_alike():
     def restored(row):
         tokens = row["encoder_input_tokens"].copy()

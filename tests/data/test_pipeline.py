@@ -485,6 +485,7 @@ def test_a_mixture_keeps_its_rates_with_another_vocabulary(registered):
     assert 0.15 < np.mean(of_other) < 0.35  # a quarter; 1 of 60 is in both
 
 
+@pytest.mark.slow
 def test_a_language_model_reads_inputs_and_targets_and_learns_the_targets():
     """The rows are those of seqio's own converters; no length may be forgotten."""
     task = toy_task({"train": TRAIN})

@@ -20,7 +20,13 @@ def logits_step_by_step(model, batch):
     return np.stack(steps, axis=1)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *(f"lm_{stack}" for stack in STACKS)])
+QUICK = ["t5_1_1", "remixer"]
+OTHERS = [k for k in [*KINDS, *(f"lm_{stack}" for stack in STACKS)] if k not in QUICK]
+
+
+@pytest.mark.parametrize(
+    "kind", [*QUICK, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS)]
+)
 def test_steps_equal_the_full_pass(kind):
     """Steps are as near to float32, and to each other, as bfloat16 is to float32."""
 

@@ -66,6 +66,7 @@ def test_a_row_ends_at_its_own_eos(kind):
     np.testing.assert_allclose(np.array(decoded.scores), scores, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_on_jax
 @pytest.mark.parametrize("kind", SOME_KINDS)
 def test_mixed_bfloat16(kind):
@@ -82,6 +83,7 @@ def test_mixed_bfloat16(kind):
     np.testing.assert_allclose(np.array(decoded.scores), expected, atol=0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_on_jax
 def test_padding_of_the_input_does_not_matter():
     model = tiny_model("remixer")

@@ -25,12 +25,13 @@ from remixer_tf.layers import (
 )
 from remixer_tf.models import Block, DecoderOnly, TransformerStack
 from remixer_tf.testing import check_sublayer
-from tests.compiled import in_graph, slow_on_jax
+from tests.compiled import in_graph
 from tests.decoding import recurrent
 from tests.decoding.test_prefill import make, prompts
 from tests.layers.harness import randomize
 from tests.models.tiny import VOCAB_SIZE
 
+ON_JAX = keras.backend.backend() == "jax"
 MAX_LENGTH = 4
 
 
@@ -195,11 +196,19 @@ def check(model, *lengths, max_length=MAX_LENGTH):
     np.testing.assert_allclose(found.scores, scores, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", slow_on_jax(LAYERS, but=["attention", "own_gate"]))
+QUICK = "attention", "own_gate"
+QUICK += () if ON_JAX else ("length_mixing", "remixer")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in LAYERS],
+)
 def test_layers_and_their_parts(name):
     check(make_model(LAYERS[name]), 8, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_on_jax
 def test_a_block():
     check(make_model(block=NormOfOutput), 8, 6)
@@ -241,6 +250,7 @@ def test_a_model_without_prefill():
         assert np.array(found.tokens[row]).tolist() == written
 
 
+@pytest.mark.slow
 @pytest.mark.slow_on_jax
 def test_a_decoder_without_a_limit_reads_more_than_its_stacks_max_length():
     check(make_model(max_length=6), 3, 4, max_length=5)
@@ -253,6 +263,7 @@ def test_a_layer_refuses_more_than_its_max_length():
         greedy_decode(make("gmlp"), prompts(3), 17)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's")
 @pytest.mark.parametrize("family", ["t5", "gmlp"])
 def test_a_program_of_xla_on_tensorflow(family):

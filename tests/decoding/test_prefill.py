@@ -43,7 +43,7 @@ OWN = {
     "sliding_mixer": functools.partial(SlidingTokenMLP, 8, window=3, gated=True),
     "a_users_own": MeanInSegment,
 }
-QUICK = ["t5"] if ON_JAX else ["remixer_heads", "smlp"]
+QUICK = ["t5"] if ON_JAX else ["remixer_heads"]
 FAMILIES = [
     pytest.param(family, marks=[pytest.mark.slow] * (family not in QUICK))
     for family in [*STACKS, *MIXTURES, *OWN]
@@ -123,15 +123,13 @@ def test_every_family_reads_a_prompt_as_its_steps_do(family):
     make_check(make(family), greedy_decode)(prompts(8, 5, 6))
 
 
-@pytest.mark.parametrize(
-    "search",
-    [pytest.param(x, marks=[pytest.mark.slow] * (x != "beams")) for x in SEARCHES],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("search", SEARCHES)
 def test_every_search(search):
     make_check(make("amlp"), SEARCHES[search])(prompts(8, 5, 6))
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_prompts_of_every_length_while_the_cache_grows(monkeypatch):
     monkeypatch.setattr("remixer_tf.decoding.search.FIRST_CACHE_LENGTH", 2)
     check = make_check(make("t5"), SEARCHES["beams"])
@@ -139,12 +137,13 @@ def test_prompts_of_every_length_while_the_cache_grows(monkeypatch):
         check(prompts(*lengths))
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_beams_of_mixing_heads_while_the_cache_grows(monkeypatch):
     monkeypatch.setattr("remixer_tf.decoding.search.FIRST_CACHE_LENGTH", 1)
     make_check(make("remixer_heads"), SEARCHES["beams"])(prompts(5, 7))
 
 
+@pytest.mark.slow
 @pytest.mark.slow_on_jax
 def test_bfloat16():
     model = make("gmlp", dtype="mixed_bfloat16")

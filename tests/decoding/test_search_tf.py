@@ -20,6 +20,7 @@ def check(function, expected):
         np.testing.assert_allclose(got, want, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_beams_are_compiled_by_xla():
     def search(tokens):
         batch = {"encoder_input_tokens": tokens}

@@ -304,7 +304,7 @@ def test_each_preset_is_what_its_name_says():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("clear_gin")
-@pytest.mark.parametrize("data", [1, 8])
+@pytest.mark.parametrize("data", [1, pytest.param(8, marks=pytest.mark.slower)])
 def test_what_64_devices_would_hold_of_xxl(data):
     """By hand: 24 + 24 layers, d_model 4096, 64 heads of 64, d_ff 10240.
 

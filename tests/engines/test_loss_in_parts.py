@@ -71,7 +71,7 @@ def train(name, tokens_at_once, **options):
     [
         pytest.param("experts", {}, marks=[pytest.mark.slow] * ON_JAX),
         pytest.param("untied", {}, marks=pytest.mark.slow),
-        pytest.param("untied", {"jit_compile": True}, marks=pytest.mark.slow),
+        pytest.param("untied", {"jit_compile": True}, marks=pytest.mark.slower),
         pytest.param("tied", {"micro_batches": 2}, marks=pytest.mark.slow),
         pytest.param("bfloat16", {}, marks=pytest.mark.slow),
         pytest.param("masked tokens", {}, marks=pytest.mark.slow),

@@ -39,10 +39,10 @@ def train(kind, remat, **options):
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        pytest.param("t5_1_1", {}, marks=pytest.mark.slow),
+        pytest.param("t5_1_1", {}, marks=pytest.mark.slower),
         ("experts", {"micro_batches": 2}),
         pytest.param("remixer", {"micro_batches": 2}, marks=pytest.mark.slow),
-        pytest.param("gmlp", {}, marks=pytest.mark.slow),
+        pytest.param("gmlp", {}, marks=pytest.mark.slower),
     ],
 )
 def test_sums_and_weights_are_those_without(kind, options, remat):

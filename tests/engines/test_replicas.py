@@ -1,6 +1,7 @@
 """Evaluation's graphs: one for batches of all sizes, and inference's."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from remixer_tf.decoding import greedy_decode
@@ -22,6 +23,7 @@ def batch_of(rows):
     return {name: tf.constant(x[:rows]) for name, x in batch.items()}
 
 
+@pytest.mark.slow
 def test_bfloat16_is_decoded_as_inference_does():
     """Bit by bit, scores included, with the batch that inference gets."""
     model = make_model("mixed_bfloat16")
@@ -46,6 +48,7 @@ def test_bfloat16_is_decoded_as_inference_does():
     assert len(traced) == 1
 
 
+@pytest.mark.slow
 def test_xla_compiles_it_for_each_size():
     model = make_model("float32")
 

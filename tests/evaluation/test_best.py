@@ -93,6 +93,7 @@ def test_a_metric_that_nothing_gives(tmp_path):
         Best("toy/dev/em", mode="most")
 
 
+@pytest.mark.slow
 def test_waits_for_an_evaluation_that_is_rarer_than_others(tmp_path):
     loss = Planned({2: 1.0, 4: 2.0, 6: 3.0, 8: 4.0}, metric="loss")
     decoded = Planned({4: 7.0, 8: 6.0}, period=4)
@@ -212,6 +213,7 @@ def test_stops_early_and_keeps_the_best_checkpoint(tmp_path, capsys):
     assert json.loads((tmp_path / "best.json").read_text())["step"] == 9
 
 
+@pytest.mark.slow
 def test_a_run_killed_before_its_evaluation_does_it_when_it_goes_on(tmp_path):
     class Killed(Planned):
         def run(self, *args, **kwargs):

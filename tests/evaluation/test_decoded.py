@@ -87,6 +87,7 @@ def test_over_long_inputs_are_trimmed_and_targets_compared_whole(tmp_path):
     assert result["over_length"] == 1 and result["metrics"]["em"] == 0.0
 
 
+@pytest.mark.slow
 def test_every_task_of_a_mixture(tmp_path):
     one = toy_task({"dev": DEV}, name="toy_one")
     two = toy_task({"dev": DEV[:2], "gen": DEV[:1]}, name="toy_two")
@@ -159,6 +160,7 @@ def test_a_task_without_metrics_gives_predictions(tmp_path):
     assert (tmp_path / "eval" / "toy" / "dev" / "3" / "predictions.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_sorting_and_cutting_change_no_prediction():
     """A model's greedy decoding, against one example at a time at full length."""
     keras.utils.set_random_seed(0)

@@ -57,6 +57,7 @@ def test_what_is_no_list_of_evaluations(evaluations, tmp_path):
         evaluate(Run(make_shift), str(tmp_path), evaluations)
 
 
+@pytest.mark.slow
 def test_the_checkpoint_of_the_step(tmp_path):
     save(tmp_path, 5, shift=0.0)
     save(tmp_path, 9)
@@ -71,6 +72,7 @@ def test_the_checkpoint_of_the_step(tmp_path):
     assert score(tmp_path, step="best") == (5, 0.4, 0)
 
 
+@pytest.mark.slow
 def test_other_data_is_seen(tmp_path, capsys):
     many = DEV + [("z", "z")] * 20
     save(tmp_path, 3)
@@ -81,6 +83,7 @@ def test_other_data_is_seen(tmp_path, capsys):
     assert "toy dev at step 3: evaluated again, with other examples" in shown
 
 
+@pytest.mark.slow
 def test_what_a_result_is_of(tmp_path, capsys):
     """Whatever changes its key has it computed again, and is named."""
     engine = shift_engine()
@@ -277,6 +280,7 @@ def test_results_of_training(tmp_path):
     assert {("", "loss"), ("eval/toy/dev", "eval/em")} <= metrics
 
 
+@pytest.mark.slow
 def test_each_checkpoint_is_scored_as_it_appears(tmp_path, monkeypatch):
     end = tmp_path / "train_summary.json"
     events = iter(
@@ -399,6 +403,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.slow
 def test_the_command_reads_the_configuration_of_the_run(tmp_path, capsys):
     with pytest.raises(configuration.UserError, match="no .*operative_config.gin"):
         run_command("eval", [f"--model_dir={tmp_path}"])

@@ -68,7 +68,10 @@ metric_list: [{metric: exact_match}]
 }
 
 
-@pytest.fixture(scope="module", params=["encoder_decoder", "lm"])
+@pytest.fixture(
+    scope="module",
+    params=["encoder_decoder", pytest.param("lm", marks=pytest.mark.slower)],
+)
 def run(request, tmp_path_factory):
     """A run's folder, and the options with which `score` reads texts as they are."""
     folder = tmp_path_factory.mktemp(request.param)

@@ -232,6 +232,7 @@ def test_t5_areas_under_curves_of_scores_and_perplexity(model, tmp_path):
     assert found == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["lm"], indirect=True)
 def test_too_long_is_counted_and_trimmed(model, tmp_path, caplog):
     def total(targets, scores):

@@ -113,6 +113,7 @@ def test_predictions_of_a_test_set_that_was_asked_for(tmp_path, caplog):
         loss.check(str(tmp_path))
 
 
+@pytest.mark.slow
 def test_what_t5_writes_where_there_is_no_label():
     """Its own preprocessors, on the label -1 that TensorFlow Datasets gives."""
     idx = {"passage": 0, "query": 0, "paragraph": 0, "question": 0, "answer": 0}

@@ -120,7 +120,9 @@ def test_an_export_is_merged(lora, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", ["folder", "memory"])
+@pytest.mark.parametrize(
+    "source", [pytest.param("folder", marks=pytest.mark.slower), "memory"]
+)
 def test_a_saved_model_is_merged(folder, lora, tmp_path, source):
     if source == "memory":
         lora = start(folder)
@@ -151,7 +153,7 @@ def test_a_fit_trains_adapters_if_bound(folder, tmp_path):
     assert has_lora(newer.model)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize("runtime", ["litert", "onnx"])
 def test_other_runtimes_have_adapters_as_they_are_in_memory(folder, runtime, tmp_path):
     from remixer_tf.serving import litert, onnx_runtime

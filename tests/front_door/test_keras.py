@@ -102,6 +102,7 @@ def trained():
     return make("t5_1_1_tiny", **fewest_layers("t5_1_1_tiny"))
 
 
+@pytest.mark.slow
 def test_the_loss_is_that_of_all_weighted_targets(trained):
     model, batch = trained
     batch["decoder_loss_weights"][:, 5:] = 0

@@ -63,6 +63,7 @@ def test_answers_are_those_of_infer(run, tiny_run, tmp_path):
     assert run.generate([]) == []
 
 
+@pytest.mark.slow
 def test_beams_are_those_of_infer(run, tiny_run, tmp_path):
     search = [
         "--gin.text_to_text.decode_fn=@beam_search",
@@ -76,6 +77,7 @@ def test_beams_are_those_of_infer(run, tiny_run, tmp_path):
     assert shown == lines
 
 
+@pytest.mark.slow
 def test_samples_are_drawn_by_their_seed(run):
     kwargs = {"temperature": 2.0, "num_samples": 3}
     first, again, other = (
@@ -96,6 +98,7 @@ def traces(run, monkeypatch):
     return traced
 
 
+@pytest.mark.slow
 def test_a_new_seed_traces_nothing_anew(bytes_run, tmp_path, monkeypatch):
     run = rt.load(bytes_run)
     traced = traces(run, monkeypatch)
@@ -167,6 +170,7 @@ def test_draws_without_a_seed_differ(bytes_run):
     assert one == other and run.drawn_seed is None
 
 
+@pytest.mark.slow
 @on_tensorflow
 def test_a_stream_draws_by_its_seed(bytes_asked):
     run = bytes_asked
@@ -185,6 +189,7 @@ def test_a_stream_is_the_answer_in_pieces(run):
         [*run.stream("A cat", beams=2)]
 
 
+@pytest.mark.slow
 @on_tensorflow
 def test_a_language_model_streams_without_its_prompt(lm_run):
     lm = rt.load(lm_run)
@@ -192,6 +197,7 @@ def test_a_language_model_streams_without_its_prompt(lm_run):
         assert "".join(lm.stream(prompt)) == answers(lm, prompt)
 
 
+@pytest.mark.slow
 @on_tensorflow
 def test_a_stream_reads_its_prompt_in_a_compiled_call(lm_run, monkeypatch):
     lm, eager = rt.load(lm_run), []
@@ -241,6 +247,7 @@ def test_a_changed_model_answers_anew(bytes_run):
     assert answers(run, QUESTIONS) != written
 
 
+@pytest.mark.slow
 def test_two_runs_keep_their_settings(bytes_run):
     short = rt.load(bytes_run, bindings=["text_to_text.max_decode_length = 2"])
     whole = rt.load(bytes_run)
@@ -294,6 +301,7 @@ def test_what_cannot_be_loaded(tmp_path, bytes_run):
         rt.load(bytes_run, step=7).generate("A")
 
 
+@pytest.mark.slow
 def test_published_weights_are_imported_on_the_way(tmp_path):
     folder = tmp_path / "t5"
     weights = numpy_t5.made_up_weights()

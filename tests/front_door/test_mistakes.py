@@ -183,6 +183,7 @@ def test_a_fit_without_a_folder(loaded, table):
     refused("model_dir must be the path", loaded.fit, table, None)
 
 
+@pytest.mark.slow
 def test_a_fit_into_another_runs_folder(loaded, table, lm_run, tmp_path):
     folder = shutil.copytree(lm_run, tmp_path / "another")
     before = (folder / "operative_config.gin").read_text()

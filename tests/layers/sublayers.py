@@ -130,7 +130,8 @@ def _says_more(name):
     )
 
 
-# The last variant of each class, and what quick tests try: the first one as well.
+# The last variant of each class, which quick tests try; and what slow tests try: the
+# first one as well.
 ONE_OF_EACH_CLASS = [*_of_each_class(SUBLAYERS)]
 _ENDS = {*ONE_OF_EACH_CLASS, *_of_each_class(reversed(SUBLAYERS))}
-QUICK = [name for name in SUBLAYERS if name in _ENDS or _says_more(name)]
+SLOW = [name for name in SUBLAYERS if name in _ENDS or _says_more(name)]

@@ -75,6 +75,7 @@ def test_groups_and_padding():
     np.testing.assert_array_equal(assign(values, mask)[1, :12], alone[0])
 
 
+@pytest.mark.slow
 @jax_is_slow
 def test_what_does_not_differ_is_balanced_too():
     """All affinities equal, and identical tokens."""

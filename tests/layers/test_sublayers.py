@@ -9,28 +9,28 @@ from remixer_tf.layers import Context
 from remixer_tf.testing import check_sublayer
 from tests.compiled import compiled, outputs_and_gradients
 from tests.layers.harness import D_MODEL, randomize
-from tests.layers.sublayers import ONE_OF_EACH_CLASS, QUICK, SUBLAYERS
+from tests.layers.sublayers import ONE_OF_EACH_CLASS, SLOW, SUBLAYERS
 
 ON_JAX = keras.backend.backend() == "jax"
 
 
 def each(quick):
+    def marks(name):
+        slow = "slow" if name in SLOW and not ON_JAX else "slower"
+        return [] if name in quick else getattr(pytest.mark, slow)
+
     return pytest.mark.parametrize(
-        "name",
-        [
-            pytest.param(n, marks=[pytest.mark.slower] * (n not in quick))
-            for n in SUBLAYERS
-        ],
+        "name", [pytest.param(name, marks=marks(name)) for name in SUBLAYERS]
     )
 
 
-@each(ONE_OF_EACH_CLASS if ON_JAX else QUICK)
+@each(ONE_OF_EACH_CLASS)
 def test_sublayer(name):
     factory, rules = SUBLAYERS[name]
     check_sublayer(factory, d_model=D_MODEL, **rules)
 
 
-@each([] if ON_JAX else QUICK)
+@each([] if ON_JAX else SLOW)
 def test_what_holds_for_ours_alone(name):
     """All weights matter, encoders look ahead, long sequences are refused."""
     factory, rules = SUBLAYERS[name]

@@ -153,15 +153,20 @@ def test_layers(runtime, make, f, tmp_path):
     "runtime, make",
     [
         (litert, lambda: tiny_model("remixer", num_layers=1)),
-        (litert, lambda: tiny_decoder("smlp")),
         (onnx_runtime, lambda: tiny_model("remixer", num_layers=1)),
-        (onnx_runtime, lambda: tiny_decoder("bert")),  # exact gelu
-        (litert, lambda: tiny_model("amlp", num_layers=1)),
-        (litert, lambda: tiny_model("mixer", num_layers=1)),
+        *(
+            pytest.param(*searched, marks=pytest.mark.slower)
+            for searched in (
+                (litert, lambda: tiny_decoder("smlp")),
+                (onnx_runtime, lambda: tiny_decoder("bert")),  # exact gelu
+                (litert, lambda: tiny_model("amlp", num_layers=1)),
+                (litert, lambda: tiny_model("mixer", num_layers=1)),
+            )
+        ),
     ],
     ids=[
-        *("litert-remixer", "litert-smlp", "onnx-remixer", "onnx-exact_gelu"),
-        *("litert-amlp", "litert-mixer"),
+        *("litert-remixer", "onnx-remixer"),
+        *("litert-smlp", "onnx-exact_gelu", "litert-amlp", "litert-mixer"),
     ],
 )
 def test_the_whole_search(runtime, make, tmp_path):
@@ -171,7 +176,9 @@ def test_the_whole_search(runtime, make, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["t5_1_1", "remixer"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("t5_1_1", marks=pytest.mark.slower), "remixer"]
+)
 @RUNTIMES
 def test_beams(runtime, kind, tmp_path):
     rules = {"t5_1_1": HuggingFaceRules(), "remixer": T5Rules()}[kind]
@@ -230,8 +237,10 @@ def test_a_run(tiny_run):
     "runtime, weights, tiny_run",
     [
         (litert, "int8", "bytes"),  # T5.1.1
-        (litert, "int8_weight_only", "words"),  # Remixer
-        (onnx_runtime, "int8", "bytes"),
+        pytest.param(  # Remixer
+            litert, "int8_weight_only", "words", marks=pytest.mark.slower
+        ),
+        pytest.param(onnx_runtime, "int8", "bytes", marks=pytest.mark.slower),
         (onnx_runtime, "int8", "words"),
     ],
     indirect=["tiny_run"],

@@ -149,6 +149,7 @@ def test_a_format_for_text_refuses_other_models(format, model, tmp_path):
         export_run(run, None, str(tmp_path / "1"), format=format)
 
 
+@pytest.mark.slow
 def test_a_saved_graph_of_integers(tmp_path):
     model = tiny_decoder("gmlp", vocab_size=20_000)
     randomize(model)
@@ -507,7 +508,7 @@ def test_mixing_matrices_are_integers_as_they_are_and_after_the_softmax(
     assert all((received[name] != exact[name]).any() for name in exact)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @RUNTIMES
 def test_a_remixer_that_searches_takes_three_tenths_of_its_size(runtime, tmp_path):
     # The decoder's H has 1,024 x 1,024 numbers, 4.2 MB: over 90% of the file.

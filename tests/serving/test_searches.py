@@ -51,8 +51,10 @@ def test_the_n_best_of_given_strings(tiny_run, tmp_path):
 @pytest.mark.parametrize(
     "preset, several, tiny_run",
     [
-        ("t5", "beam_search.n_best", "bytes"),
-        ("huggingface", "beam_search.n_best", "words"),
+        pytest.param("t5", "beam_search.n_best", "bytes", marks=pytest.mark.slower),
+        pytest.param(
+            "huggingface", "beam_search.n_best", "words", marks=pytest.mark.slower
+        ),
         ("sampling", "sample.num_samples", "bytes"),
     ],
     indirect=["tiny_run"],

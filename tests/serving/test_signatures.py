@@ -257,6 +257,7 @@ def test_concurrent_calls_are_computed_together(asked, tmp_path):
     assert os.listdir(tmp_path) == ["1"]
 
 
+@pytest.mark.slower
 def test_half_weights_are_half_on_disk(tmp_path):
     model = tiny_decoder("gmlp", vocab_size=50_000)
     sizes, scores = {}, {}

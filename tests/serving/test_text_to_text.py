@@ -163,6 +163,7 @@ def test_errors(tmp_path):
         run_command("infer", [f"--model_dir={tmp_path}"])
 
 
+@pytest.mark.slow
 def test_the_command(tiny_run, tmp_path, capsysbinary, monkeypatch):
     questions, output = tmp_path / "questions.txt", tmp_path / "answers.txt"
     questions.write_bytes(b"\n".join(QUESTIONS))
@@ -219,6 +220,7 @@ def decode_while_clear(model, batch, max_length):
     return Decoded(tokens[:, 0], scores[:, 0])
 
 
+@pytest.mark.slow
 def test_answers_are_evaluations(tiny_run, tmp_path):
     """Trimmed inputs, unknown words and invalid UTF-8 in the output are among them.
 

@@ -169,7 +169,7 @@ SETS = {"boolq", "cb", "copa", "multirc", "record", "rte", "wic", "wsc:"}
 
 
 @pytest.mark.real_data
-@pytest.mark.slow
+@pytest.mark.slower
 def test_the_mixture_of_super_glue_without_the_set_that_is_not_there(folders):
     path = str(folders / "sentencepiece" / "t5_spiece.model")
     options = {"feature_lengths": {"inputs": 64, "targets": 8}, "batch_size": 16}

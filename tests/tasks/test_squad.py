@@ -130,6 +130,7 @@ def toy():
     seqio.TaskRegistry.remove("toy_squad")
 
 
+@pytest.mark.slow
 def test_windows_of_the_files(toy):
     examples = read_examples(toy, "dev", LENGTHS)
     assert [(e["id"].decode(), e["targets"].tolist()) for e in examples] == [

@@ -128,6 +128,7 @@ def test_a_run_starts_with_adapters_or_says_that_it_lacks_them(run, tmp_path):
             np.testing.assert_array_equal(variable.numpy(), found[path].numpy())
 
 
+@pytest.mark.slow
 def test_frozen_by_expression(tmp_path):
     options = {"adapters": None, "frozen": "^encoder/"}
     fit(tmp_path, 2, **options)

@@ -117,6 +117,7 @@ def test_wandb_gets_every_line_and_a_resumed_run_its_own(tmp_path, wandb, monkey
     assert len(files) > 5 and not any(b"a-secret" in x.read_bytes() for x in files)
 
 
+@pytest.mark.slow
 def test_mlflow_gets_every_line(tmp_path, mlflow):
     folder = tmp_path / "my_run"
     run(folder, 4, MlflowLogger(experiment="toys"))
@@ -196,6 +197,7 @@ class Recorder:
         self.status = status
 
 
+@pytest.mark.slow
 def test_lines_that_a_service_does_not_take_come_later(tmp_path, capsys):
     logger = Recorder(offline=2)
     run(tmp_path, 8, logger)
@@ -211,6 +213,7 @@ def test_lines_that_a_service_does_not_take_come_later(tmp_path, capsys):
     assert logger.sent == lines(tmp_path)[6:] and logger.status == "finished"
 
 
+@pytest.mark.slow
 def test_a_line_that_is_refused_stops_no_other(tmp_path, capsys):
     run(tmp_path, 8, logger := Recorder(refuses=True))
     whole = lines(tmp_path)
@@ -291,6 +294,7 @@ def test_lines_are_sent_for_ten_seconds_at_a_time(monkeypatch):
             assert 0 <= now[0] - start <= 20
 
 
+@pytest.mark.slow
 def test_a_logger_that_comes_later_gets_all(tmp_path):
     run(tmp_path, 4)
     run(tmp_path, 8, logger := Recorder())

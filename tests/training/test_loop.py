@@ -283,6 +283,7 @@ def test_a_second_run_in_the_folder_is_refused(tmp_path):
     assert available_steps(tmp_path / "checkpoints") == [2, 4]
 
 
+@pytest.mark.slow
 def test_the_configured_learning_rate_wins(tmp_path, reports):
     def adam(rate):
         return lambda: keras.optimizers.Adam(rate)
@@ -295,6 +296,7 @@ def test_the_configured_learning_rate_wins(tmp_path, reports):
     np.testing.assert_allclose(rates, [0.01, 0.002, 0.003, 0.004], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_changed_configuration_is_told_and_the_earlier_one_kept(tmp_path, capsys):
     def go_on(train_steps, text):
         run(tmp_path, train_steps, configuration=lambda: (text, {}))
@@ -328,6 +330,7 @@ def test_training_again_says_that_it_is_done(tmp_path, capsys):
     assert "is at step 2 of 2: nothing to do" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="its own count")
 def test_a_step_counts_once_however_it_loops(tmp_path):
     counts = [
@@ -343,6 +346,7 @@ def test_a_step_counts_once_however_it_loops(tmp_path):
     assert counts[0] == counts[1] == counts[2] > 0
 
 
+@pytest.mark.slow
 def test_a_summary_counts_all_processes(tmp_path):
     def longer(**options):  # All texts twice.
         return toy.toy_dataset(**options).map(
@@ -383,6 +387,7 @@ def test_a_summary_counts_all_processes(tmp_path):
     assert summary(tmp_path / "one") == {"steps": 8}
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_first_evaluation_is_no_other_run(tmp_path):
     folder = tmp_path / "eval" / "toy" / "dev" / "2"
     folder.mkdir(parents=True)
@@ -683,6 +688,7 @@ def test_a_second_interrupt_does_not_wait():
             os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_tensorboard_shows_each_step_once_after_going_back(tmp_path):
     from tensorboard.backend.event_processing import plugin_event_accumulator as reader
 
@@ -734,6 +740,7 @@ def trace_of(model_dir):
     return [event["name"] for event in events if event.get("ph") == "X"]
 
 
+@pytest.mark.slow
 @pytest.mark.quick_on_jax
 def test_a_trace_of_some_steps(tmp_path, capsys):
     run(tmp_path, 6, profile=(2, 4))
@@ -746,6 +753,7 @@ def test_a_trace_of_some_steps(tmp_path, capsys):
             run(tmp_path, 8, profile=profile)
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_writes_its_trace(tmp_path):
     def dataset(**options):
         data = toy.toy_dataset(**options)
@@ -756,6 +764,7 @@ def test_a_run_that_fails_writes_its_trace(tmp_path):
     assert trace_of(tmp_path).count("train") == 3
 
 
+@pytest.mark.slow
 @pytest.mark.quick_on_jax
 @pytest.mark.parametrize("engine", ENGINES[:1])
 def test_averages_of_weights_are_evaluated_and_restored(tmp_path, engine):

@@ -50,6 +50,7 @@ def test_logits(tmp_path, kind):
     np.testing.assert_allclose(received, expected, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_a_classifier_and_an_encoder_read_texts(tmp_path):
     kind = "BertForSequenceClassification"
     weights = numpy_bert.made_up_weights(kind)

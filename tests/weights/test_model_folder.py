@@ -127,6 +127,7 @@ def test_the_card_counts_what_the_file_holds(bytes_run, tmp_path):
     assert f", {sum(sizes):,} parameters" in open(f"{folder}/README.md").read()
 
 
+@pytest.mark.slow
 @on_bytes
 def test_training_goes_on_from_it(exported, tmp_path, capsys):
     _, published = exported
@@ -140,6 +141,7 @@ def test_training_goes_on_from_it(exported, tmp_path, capsys):
         np.testing.assert_array_equal(variable.numpy(), other.numpy(), other.path)
 
 
+@pytest.mark.slow
 @on_bytes
 def test_other_files_than_those_exported(exported):
     _, published = exported

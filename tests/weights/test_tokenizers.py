@@ -233,7 +233,7 @@ def test_vocabularies_that_take_no_tokens_refuse_them(tmp_path):
         read_source(str(tmp_path))
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_exports_answer_with_them_and_go_back_to_hugging_face(tmp_path, model):
     questions, answers, paths = ["a { c\n", "f"], [], []
     for place in (FILE, CONFIG):

@@ -64,6 +64,7 @@ def expected_greedy(model, row, length, size, penalty):
     return text
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("reads_prompt", slow_on_jax([True, False], but=[True]))
 @pytest.mark.parametrize(
     "size, penalty", slow_on_jax([(2, 1.0), (0, 1.5), (3, 1.2)], but=[(3, 1.2)])
@@ -94,6 +95,7 @@ def test_no_pair_twice_in_any_search(search):
     assert repeats(free.tolist()) > 0 == repeats(found.tolist())
 
 
+@pytest.mark.slow_on_jax
 def test_beams_rank_by_penalised_log_probabilities():
     """With as many beams as answers of 2 tokens, all are compared."""
     model, batch = Recurrent(), inputs(rows=3)

@@ -35,6 +35,7 @@ def test_beams_of_prompts_of_different_lengths(rules):
             )
 
 
+@pytest.mark.slow_on_jax
 def test_a_row_that_is_cut_before_its_neighbours_keeps_its_answer():
     """No beam ends here, so that the answer is the likeliest of all that are cut."""
     model = recurrent.Recurrent(reads_prompt=True)

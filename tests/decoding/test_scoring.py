@@ -46,6 +46,7 @@ def scores_of(model, batch):
     ]
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("kind", MODELS)
 def test_sums_of_log_probabilities(kind):
     model, batch = make_model(kind), tiny_batch()
@@ -85,6 +86,7 @@ def test_greedy_answers_score_what_decoding_says(kind):
     assert scored[2].all()
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("kind", MODELS)
 def test_neither_padding_nor_neighbours_matter(kind):
     model, batch = make_model(kind), tiny_batch()

@@ -36,6 +36,7 @@ def captured(layer, context=None):
     return {name: value for (_, name), value in sown.items()}, np.array(y)
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_rows_sum_to_one_and_equal_numpy(causal):
     layer = built(SelfAttention(num_heads=2, d_kv=4, causal=causal, name="attention"))

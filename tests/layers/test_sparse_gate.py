@@ -54,6 +54,7 @@ def test_deterministic_routing_is_a_spatial_gate_with_heads():
     )
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("routing, deciding", [("partial", 2), ("naive", 10)])
 @pytest.mark.parametrize("padded", [False, True])
 def test_equations(routing, deciding, padded):

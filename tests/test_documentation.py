@@ -279,11 +279,15 @@ def test_every_public_name_has_an_example():
 def test_a_layer_of_your_own(in_folder):
     page = "docs/guides/own_parts.md"
     write_files(page, in_folder)
-    _, steps, checks = blocks("python", page)
+    _, steps, facts, checks = blocks("python", page)
     exec(checks.code, {})
     names = {"__name__": "mine"}
     exec(steps.code, names)
     rt.testing.check_sublayer(names["MeanSoFar"], causal=True, packs=False)
+    exec(facts.code, names)
+    layer = names["Rows"](max_length=3)
+    layer.build((None, 3, 4))
+    assert layer(np.ones((2, 3, 4)), context=Context()).shape == (2, 3, 4)
 
 
 @pytest.mark.slower

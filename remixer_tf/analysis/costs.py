@@ -18,7 +18,6 @@ from remixer_tf.engines.jax.layout import (
 )
 from remixer_tf.engines.tensorflow.flops import op_flops, peak_bytes, variable_bytes
 from remixer_tf.engines.tensorflow.step import TrainStep
-from remixer_tf.layers import LengthMixing
 from remixer_tf.models.adapters import is_frozen
 from remixer_tf.models.batches import throughput_unit
 from remixer_tf.models.build import build_model
@@ -46,8 +45,8 @@ class Profile:
     """Results of `count`, `count_activations` and `measure`.
 
     A part is a layer, such as 'encoder' or 'logits', or 'model' for tied logits. A kind
-    is a sublayer's name, such as 'self_attention', or 'remixer: mixing' for the static
-    mixing in it, or '' outside of sublayers.
+    is a sublayer's name, such as 'self_attention', or 'remixer: mixing' for what
+    `counted_as` sets apart in it, or '' outside of sublayers.
     """
 
     batch: dict  # 'batch_size', and for texts the tokens of 'inputs' and 'targets'
@@ -185,31 +184,35 @@ def _parts(model, operations):
     """Returns {(part, kind): `Part`}, in the order of the model's variables."""
     layers = list(model._flatten_layers(include_self=False))
     known = {layer.name for layer in layers}
-    mixing = {layer.name for layer in layers if isinstance(layer, LengthMixing)}
+    kinds = {x.name: x.counted_as for x in layers if getattr(x, "counted_as", None)}
     parts = {}
     for variable in model.variables:
         if not (variable.trainable or is_frozen(variable)):
             continue
         names = variable.path.split("/")[1:-1]
-        part = parts.setdefault(_place(names, mixing), Part())
+        part = parts.setdefault(_place(names, kinds), Part())
         part.parameters += math.prod(variable.shape)
     for op in operations:
         # TensorFlow appends a number to a scope that is entered again.
         names = op.name.split("/")[:-1]
         names = [n if n in known else re.sub(r"_\d+$", "", n) for n in names]
         names = [n for n in names if n in known]
-        part = parts.setdefault(_place(names, mixing), Part())
+        part = parts.setdefault(_place(names, kinds), Part())
         part.matmul_flops += op.matmul
         part.rest_flops += op.rest
     return parts
 
 
-def _place(layers, mixing):
-    """Returns the (part, kind) of names of nested layers, outermost first."""
+def _place(layers, kinds):
+    """Returns the (part, kind) of names of nested layers, outermost first.
+
+    `kinds` has the names of layers that are `counted_as` a kind of their own.
+    """
     part = layers[0] if layers else "model"
     blocks = [re.fullmatch(r"layer_\d+_(.*)", layer) for layer in layers]
     kind = next((match[1] for match in blocks if match), "")
-    return part, kind if mixing.isdisjoint(layers) else f"{kind}: mixing"
+    own = next((kinds[layer] for layer in layers if layer in kinds), None)
+    return part, f"{kind}: {own}" if own else kind
 
 
 def random_superbatch(spec, model):

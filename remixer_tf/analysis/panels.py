@@ -3,10 +3,11 @@
 import re
 from typing import NamedTuple
 
+import keras
 import numpy as np
 from matplotlib.figure import Figure
 
-from remixer_tf.layers import CrossAttention, LengthMixing
+from remixer_tf.layers import MixingFacts, Sublayer
 
 _SHOWN_ROWS = 5
 
@@ -111,7 +112,7 @@ def draw_attention(observations, tokens, where):
         stack, index, place = _locate(layer)
         # A single stack may have any name.
         queries = stack if stack in tokens else next(iter(tokens))
-        keys = "encoder" if isinstance(layer, CrossAttention) else queries
+        keys = "encoder" if getattr(layer, "reads_encoder", False) else queries
         panel = Map(value.mean(axis=0), x=tokens[keys][0], y=tokens[queries][1])
         panels.append((stack, index, {f"{place}: mean of heads": panel}))
     return _draw_stacks(panels, "text_attention", where)
@@ -131,20 +132,21 @@ def _draw_stacks(panels, name, where):
 def _mixing_panels(layer, place, matrices, image_side):
     """Returns {title: panel} of a mixing layer's matrices `[heads, length, length]`.
 
-    Any layer may sow them. What only `LengthMixing` knows of its matrices is left out
-    for others: they are weights if none is negative.
+    Any layer may sow them. A `Sublayer` says more of its matrices.
     """
-    ours = isinstance(layer, LengthMixing)
-    signed = not layer.softmax if ours else bool((matrices < 0).any())
-    symbol = "W" if signed or not ours else "softmax(H)"
+    known = isinstance(layer, Sublayer)
+    facts = layer.mixing_facts(matrices.shape[-1]) if known else MixingFacts()
+    signed, symbol = facts.signed, facts.symbol
+    if signed is None:
+        signed = bool((matrices < 0).any())
     several = len(matrices) > 1
     panels = {
         f"{place}: {symbol}" + f", head {head}" * several: Map(matrix, signed=signed)
         for head, matrix in enumerate(matrices)
     }
     rows = f"{place}: rows of {symbol}"
-    if ours and layer.toeplitz:
-        panels[f"{place}: filter"] = _toeplitz_curves(layer, matrices.shape[-1])
+    if facts.filter is not None:
+        panels[f"{place}: filter"] = _filter_curves(facts.filter, matrices.shape[-1])
     elif image_side and signed:
         panels[f"{rows} as images"] = _row_images(matrices[0], image_side)
     elif signed:
@@ -154,9 +156,9 @@ def _mixing_panels(layer, place, matrices, image_side):
     return panels
 
 
-def _toeplitz_curves(layer, length):
-    positions = np.arange(1 - length, 1 if layer.causal else length)
-    weights = np.asarray(layer.mixing_matrix)[:, layer.max_length - 1 + positions]
+def _filter_curves(weights, length):
+    weights = keras.ops.convert_to_numpy(weights)
+    positions = np.arange(weights.shape[-1]) + 1 - length
     lines = {f"head {head}": line for head, line in enumerate(weights)}
     return Curves(positions, lines, "source - target")
 
@@ -183,10 +185,7 @@ def _locate(layer):
     match = re.search(r"([^/]+)/layer_(\d+)_[^/]+/(.+)", layer.path)
     if not match:
         return "model", 0, layer.path
-    place = match[3]
-    if isinstance(layer, LengthMixing):
-        place = place.removesuffix("/mixing")
-    return match[1], int(match[2]), place
+    return match[1], int(match[2]), match[3].removesuffix("/mixing")
 
 
 def _draw_grid(title, rows):

@@ -30,7 +30,7 @@ from remixer_tf.layers.routers import (
     Routing,
 )
 from remixer_tf.layers.saving import register
-from remixer_tf.layers.sowing import capture, sow
+from remixer_tf.layers.sowing import MixingFacts, capture, sow
 from remixer_tf.layers.sparse_gate import SparseSpatialGate
 from remixer_tf.layers.toeplitz import create_toeplitz_matrix
 
@@ -50,6 +50,7 @@ __all__ = [
     "HashRouter",
     "LayerNorm",
     "LengthMixing",
+    "MixingFacts",
     "MoE",
     "PatchEmbedding",
     "PositionEmbedding",

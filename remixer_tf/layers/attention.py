@@ -33,6 +33,8 @@ class _Attention(Sublayer):
     sum, the mask and the softmax are float32. Arguments: see `SelfAttention`.
     """
 
+    lora_projections = ("query", "value")
+
     def __init__(
         self,
         num_heads,
@@ -266,6 +268,7 @@ class CrossAttention(_Attention):
 
     causal = True  # It reads no other token of the decoder.
     reorders_cache = False
+    reads_encoder = True
 
     def call(self, x, context, training=False):
         biases = self._encoded_bias(context)

@@ -41,7 +41,7 @@ def axes_of(variable):
 
 
 class NamedAxes:
-    """Mixin for layers: `add_weight` takes the names of the weight's axes.
+    """Mixin for layers: `add_weight` takes what layouts and exports know of a weight.
 
     It stands before Keras' class:
 
@@ -52,7 +52,7 @@ class NamedAxes:
     `Sublayer` and the other layers of this package have it.
     """
 
-    def add_weight(self, *args, axes=None, **kwargs):
+    def add_weight(self, *args, axes=None, int8_axis=None, **kwargs):
         """Makes a weight, a `keras.Variable`.
 
         Args:
@@ -63,11 +63,17 @@ class NamedAxes:
                 save nothing. In `[d_model, d_model]` only one axis has the name.
                 Without the argument, no axis is split. Unknown names are a ValueError,
                 and another number of them than axes.
+            int8_axis: int, the axis along which numbers share a scale where a file
+                holds the weight in 8 bits, see `remixer_tf.serving.int8`. None keeps it
+                float32 there: it is small, or errors in it grow.
         """
         add_weight = super().add_weight
         if axes is None:
-            return add_weight(*args, **kwargs)
-        return make_named(add_weight, axes, *args, **kwargs)
+            variable = add_weight(*args, **kwargs)
+        else:
+            variable = make_named(add_weight, axes, *args, **kwargs)
+        variable.int8_axis = int8_axis
+        return variable
 
 
 def make_named(make, axes, *args, **kwargs):

@@ -11,6 +11,7 @@ from remixer_tf.kernels.project import project
 from remixer_tf.layers.axes import NamedAxes, axes_of, build_named, naming
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.saving import SavesParts
+from remixer_tf.layers.sowing import MixingFacts
 
 # Added to masked logits before a softmax. Finite, so that a row whose keys are
 # all masked (a padding query) stays finite.
@@ -99,12 +100,28 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
             anew: see `reorders_cache`.
         first_scorable: int, the first position of a decoder whose output depends on no
             later token. Those before it get no loss and no score.
+        causal_in_training: bool, False of a layer that is causal, and whose outputs in
+            training depend on later tokens by design, as BASE's do. Tests for leaks
+            then call it as in evaluation.
+        lora_projections: tuple of str, the projections (made by `base.dense`) that get
+            adapters if `Lora.layers` names none.
+        reads_encoder: bool, whether the sources of the "attention" that it sows are the
+            encoder's tokens.
+        counted_as: str, a kind of its own in a table of costs, as "mixing" in
+            "remixer: mixing". None: it counts as a part of what it stands in.
+        wide_inputs: tuple of str, its projections whose input has so wide a range that
+            they lose more in 8 bits than others: it is a product of activations.
     """
 
     causal = False
     depends_on_padding = False
     reorders_cache = True
     first_scorable = 0
+    causal_in_training = True
+    lora_projections = ()
+    reads_encoder = False
+    counted_as = None
+    wide_inputs = ()
 
     def __init__(self, causal=None, max_length=None, **kwargs):
         super().__init__(**kwargs)
@@ -211,6 +228,22 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
             float `[batch, width, d_model]`, and the cache for position `state.step`.
         """
         return _take_steps(self, x, cache, context, state)
+
+    def folded_constant(self, size):
+        """The constant of `size` numbers that a converted file holds for a weight.
+
+        A converter computes what depends on weights alone, such as softmax(H) at the
+        length of a file. Returns float32 `[.., n]`, whose rows have a scale each in 8
+        bits, or None: there is no such constant, or none of this size.
+        """
+        return None
+
+    def mixing_facts(self, length):
+        """Describes, for pictures, the matrix that the layer sows as "mixing".
+
+        Returns a `MixingFacts` for a sequence of this length.
+        """
+        return MixingFacts()
 
     def _cannot_decode(self):
         return UserError(

@@ -46,6 +46,7 @@ class PositionalAttention(BertSelfAttention):
 
     reorders_cache = True
     keeps = ("value",)
+    lora_projections = ("value",)
 
     def __init__(self, num_heads, d_kv, **kwargs):
         super().__init__(num_heads, d_kv, relative_bias=True, **kwargs)

@@ -204,6 +204,7 @@ class GatedMLP(Sublayer):
 
     causal = None
     reorders_cache = False
+    lora_projections = ("wi", "wo")
 
     def __init__(
         self,

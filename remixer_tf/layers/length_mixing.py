@@ -1,5 +1,7 @@
 """Static token mixing: learned matrices over positions, shared by all examples."""
 
+import math
+
 import keras
 from keras import ops
 
@@ -19,7 +21,7 @@ from remixer_tf.layers.base import (
     wide,
 )
 from remixer_tf.layers.dropout import Dropout
-from remixer_tf.layers.sowing import sow
+from remixer_tf.layers.sowing import MixingFacts, sow
 from remixer_tf.layers.toeplitz import create_toeplitz_matrix
 
 # A row whose keys are padding alone has no mass to divide by. The gradient divides by
@@ -70,6 +72,7 @@ class LengthMixing(Sublayer):
 
     causal = None
     reorders_cache = False
+    counted_as = "mixing"
 
     def __init__(
         self,
@@ -115,6 +118,7 @@ class LengthMixing(Sublayer):
             name="mixing_matrix",
             shape=(heads, *weights),  # [heads, 2n-1] or [heads, n, n]
             axes=("mixing_heads", *(None for _ in weights)),
+            int8_axis=None if self.toeplitz else -1,
             initializer=self.kernel_initializer,
             autocast=False,
         )
@@ -229,6 +233,20 @@ class LengthMixing(Sublayer):
         if allowed is not None:
             weights = weights * ops.cast(allowed, weights.dtype)
         return weights
+
+    def folded_constant(self, size):
+        """See `Sublayer`: M, of the length that a size makes."""
+        length = math.isqrt(size // self.num_mixing_heads)
+        fits = self.num_mixing_heads * length**2 == size
+        return self.matrix(length) if fits and 0 < length <= self.max_length else None
+
+    def mixing_facts(self, length):
+        """See `Sublayer`: the filter has the weights before any softmax."""
+        weights = self._toeplitz_weights(length) if self.toeplitz else None
+        if self.toeplitz and self.causal:
+            weights = weights[:, :length]
+        symbol = "softmax(H)" if self.softmax else "W"
+        return MixingFacts(symbol, signed=not self.softmax, filter=weights)
 
     def init_cache(self, batch_size, max_length, context):
         """See `Sublayer`: the cache holds the inputs, of all steps to `max_length`.

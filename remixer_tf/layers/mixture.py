@@ -88,6 +88,11 @@ class MoE(PositionWise):
         self.causal = self.router.causal
         self.dropout = Dropout(dropout_rate, name="dropout", dtype=self.dtype_policy)
 
+    @property
+    def causal_in_training(self):
+        """See `Sublayer`: the router's."""
+        return self.router.causal_in_training
+
     def join_stack(self, causal, max_length):
         if causal and not self.causal:
             raise UserError(
@@ -115,6 +120,7 @@ class MoE(PositionWise):
             name=name,
             shape=(self.num_experts, *shape),  # [num_experts, d_in, d_out]
             axes=("experts", *axes),
+            int8_axis=-2,
             initializer=keras.initializers.TruncatedNormal(stddev=stddev),
             autocast=False,  # No copy of all of them.
         )

@@ -69,6 +69,7 @@ class RemixerBlock(Sublayer):
 
     causal = None
     reorders_cache = False
+    lora_projections = ("wi_0", "wi_1", "wo")
 
     def __init__(
         self,
@@ -153,6 +154,11 @@ class RemixerBlock(Sublayer):
             self.alpha_gate = self._gate("alpha_gate", hidden_shape)
         if self.composition == "gate":
             self.gate = self._gate("gate", hidden_shape)
+
+    @property
+    def wide_inputs(self):
+        """See `Sublayer`: X_C + X', where X_C multiplies X_S and X'."""
+        return () if self.composition in ("none", "subtractive") else ("wo",)
 
     def call(self, x, context, training=False):
         x_prime = self.act(self.wi_0(x)) * self.wi_1(x)  # GELU(X W_1) * (X W_2)

@@ -15,8 +15,24 @@ As Flax's `sow`, with collections by use:
 
 import contextlib
 import contextvars
+from typing import Any, NamedTuple
 
 _receivers = contextvars.ContextVar("receivers", default=None)
+
+
+class MixingFacts(NamedTuple):
+    """A "mixing" matrix M as pictures show it, see `Sublayer.mixing_facts`.
+
+    Attributes:
+        symbol: str, its name in titles.
+        signed: bool, whether M may have negative weights. None: if it has any.
+        filter: float32 `[heads, points]` of a Toeplitz matrix, drawn as curves: its
+            weights by source - target, from 1 - length on. None for other matrices.
+    """
+
+    symbol: str = "W"
+    signed: bool | None = None
+    filter: Any = None
 
 
 @contextlib.contextmanager

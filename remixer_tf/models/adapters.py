@@ -14,15 +14,7 @@ from remixer_tf.errors import (
     check_range,
     shorten,
 )
-from remixer_tf.layers import CrossAttention, GatedMLP, RemixerBlock, SelfAttention
 from remixer_tf.layers.base import Dense
-
-# The projections of each layer that have adapters if no expression names others.
-_ADAPTED = {
-    (SelfAttention, CrossAttention): ("query", "value"),
-    RemixerBlock: ("wi_0", "wi_1", "wo"),
-    GatedMLP: ("wi", "wo"),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +28,9 @@ class Lora:
         rank: int. 0 adds nothing.
         alpha: float, the scale times the rank; None for a scale of 1.
         layers: str, a regular expression that finds paths of projections, such as
-            "^encoder/.*/(query|key|value|out)$". None: query and value of all
-            attentions, W_1, W_2 and W_3 of Remixer blocks, U and V of gMLP blocks.
+            "^encoder/.*/(query|key|value|out)$". None: the `lora_projections` of each
+            layer, see `Sublayer`: query and value of all attentions, W_1, W_2 and W_3
+            of Remixer blocks, U and V of gMLP blocks.
         dropout_rate: float in [0, 1), of the adapter's input, in training only.
 
     Raises:
@@ -152,12 +145,9 @@ def _adapted(model, lora):
         raise UserError(f"{model.name} has LoRA adapters already.")
     if lora.layers is None:
         layers = [
-            getattr(layer, name)
+            _projection(layer, name)
             for layer in model._flatten_layers()
-            for kind, names in _ADAPTED.items()
-            if isinstance(layer, kind)
-            for name in names
-            if hasattr(layer, name)
+            for name in getattr(layer, "lora_projections", ())
         ]
         if not layers:
             raise UserError(
@@ -173,6 +163,18 @@ def _adapted(model, lora):
             f"adapter. Received: rank={lora.rank}"
         )
     return layers if lora.rank else []
+
+
+def _projection(layer, name):
+    """Returns the projection that a layer names in `lora_projections`."""
+    projection = getattr(layer, name, None)
+    if not isinstance(projection, Dense):
+        raise UserError(
+            f"{type(layer).__name__}.lora_projections names {name!r}, and layer "
+            f"'{layer.path}' has no such projection. Name those that it makes in its "
+            "build with remixer_tf.layers.base.dense."
+        )
+    return projection
 
 
 def _named(model, expression):

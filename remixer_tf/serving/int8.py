@@ -1,14 +1,13 @@
 """Weights in 8 bits: `w = s q`, with integers q and a scale s for each channel."""
 
 import functools
-import math
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
 from remixer_tf.errors import UserError
-from remixer_tf.layers import LengthMixing, MoE, RemixerBlock
+from remixer_tf.layers import Sublayer
 
 LARGEST = 127  # -128 is left out, so that the integers are symmetric
 SMALLEST = 1024  # numbers; smaller constants do not repay their operators
@@ -62,11 +61,11 @@ def check_finite(model):
 def shared_axes(model):
     """Which weights of a built `keras.Model` are stored in 8 bits.
 
-    Those are the kernels of dense layers and experts, with a scale for each output,
-    embeddings of tokens, with a scale for each token, and mixing matrices, with a scale
-    for each row. Norms, biases and routers stay float32: they are small, or errors in
-    them grow. Returns a dictionary from a weight's path to the axis that shares a
-    scale.
+    Those are the kernels of Keras' dense layers, with a scale for each output, and
+    embeddings, with a scale for each token. So are weights that a layer makes with an
+    `int8_axis`, such as experts and mixing matrices, see `NamedAxes.add_weight`. Norms,
+    biases and routers stay float32: they are small, or errors in them grow. Returns a
+    dictionary from a weight's path to the axis that shares a scale.
     """
     axes = {}
     for layer in model._flatten_layers():
@@ -74,11 +73,8 @@ def shared_axes(model):
             axes[layer._kernel.path] = -2
         elif isinstance(layer, keras.layers.Embedding):
             axes[layer._embeddings.path] = -1
-        elif isinstance(layer, LengthMixing) and not layer.toeplitz:
-            axes[layer.mixing_matrix.path] = -1
-        elif isinstance(layer, MoE):
-            axes |= {weight.path: -2 for weight in (*layer.wi, layer.wo)}
-    return axes
+    own = {weight.path: getattr(weight, "int8_axis", None) for weight in model.weights}
+    return axes | {path: axis for path, axis in own.items() if axis is not None}
 
 
 class Matrices:
@@ -164,22 +160,22 @@ def matrices(model):
     """Returns the `Matrices` of a model: the weights of `shared_axes`.
 
     Experts and mixing matrices are stacks, and so are kernels and embeddings that a
-    file reads in other ways. A file has H, softmax(H), or both. The factor of Remixer's
-    W_3, X_C + X', has a wide range where X_C multiplies two activations. In a decoder
-    it counts as any other: the steps of a search would take a fifth longer.
+    file reads in other ways. A file has a weight such as H, its layer's
+    `folded_constant`, softmax(H), or both. In a decoder, kernels of `wide_inputs` count
+    as any other: the steps of a search would take a fifth longer.
     """
     axes = shared_axes(model)
     weights = [w for w in model.weights if w.path in axes]
     arrays = [keras.ops.convert_to_numpy(w) for w in weights]
     flat = [array for array in arrays if array.ndim == 2]
     stacks = [_of_size(x) for x in (*arrays, *(array.T for array in flat))]
-    layers = model._flatten_layers()
-    stacks += [_of_length(x) for x in layers if isinstance(x, LengthMixing)]
-    blocks = [x for x in layers if isinstance(x, RemixerBlock) and not x.causal]
+    sublayers = [x for x in model._flatten_layers() if isinstance(x, Sublayer)]
+    stacks += [_constant(layer) for layer in sublayers]
     wide = [
-        keras.ops.convert_to_numpy(block.wo._kernel)
-        for block in blocks
-        if block.composition not in ("none", "subtractive")
+        keras.ops.convert_to_numpy(getattr(layer, name)._kernel)
+        for layer in sublayers
+        if not layer.causal
+        for name in layer.wide_inputs
     ]
     return Matrices(flat, stacks, wide)
 
@@ -188,15 +184,10 @@ def _of_size(array):
     return lambda size: array if array.size == size else None
 
 
-def _of_length(layer):
-    """A stack: M of a `LengthMixing`, of the length that a size makes."""
-
+def _constant(layer):
     @functools.cache
     def stack(size):
-        length = math.isqrt(size // layer.num_mixing_heads)
-        fits = layer.num_mixing_heads * length**2 == size
-        if not fits or not 0 < length <= layer.max_length:
-            return None
-        return keras.ops.convert_to_numpy(layer.matrix(length))
+        constant = layer.folded_constant(size)
+        return None if constant is None else keras.ops.convert_to_numpy(constant)
 
     return stack

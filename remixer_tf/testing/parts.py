@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from remixer_tf.layers import Dropout, MoE
+from remixer_tf.layers import Dropout, Sublayer
 from remixer_tf.models import Block, TransformerStack
 
 
@@ -115,13 +115,13 @@ def _unchanged(x, context, training=False):
 
 @contextlib.contextmanager
 def by_design(layer):
-    """Lets experts choose as in evaluation whose routers couple tokens in training.
+    """Calls layers as in evaluation that couple tokens in training by design.
 
-    See `Router.causal_in_training`.
+    See `Sublayer.causal_in_training`.
     """
     with contextlib.ExitStack() as stack:
         for part in layer._flatten_layers():
-            if isinstance(part, MoE) and not part.router.causal_in_training:
+            if isinstance(part, Sublayer) and not part.causal_in_training:
                 call = functools.partial(_in_evaluation, part.call)
                 stack.enter_context(calling(part, call))
         yield

@@ -21,6 +21,7 @@ import time
 
 import seqio
 
+from benchmarks.measure import print_header, print_row
 from remixer_tf import configuration
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.serving import saved_model
@@ -75,11 +76,15 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kinds", default=KINDS)
     options = parser.parse_args()
-    print(
-        "| model | stored as | size (MB) | export (s) | load (s) | first answer (s) "
-        "| steady (ms) |"
+    print_header(
+        "model",
+        "stored as",
+        "size (MB)",
+        "export (s)",
+        "load (s)",
+        "first answer (s)",
+        "steady (ms)",
     )
-    print("|---" * 7 + "|")
     for name in options.models.split(","):
         configuration.parse_gin([f"models/{name}.gin"], [])
         model = configuration.call("EncoderDecoder")
@@ -91,10 +96,14 @@ def main():
                 seconds = time.perf_counter() - start
                 size = saved_model.size_on_disk(path) / 1e6
                 load, first, steady = ask(path, options.rounds, kind)
-            print(
-                f"| {name} | {kind} | {size:.1f} | {seconds:.1f} | {load:.2f} "
-                f"| {first:.2f} | {1000 * steady:.0f} |",
-                flush=True,
+            print_row(
+                name,
+                kind,
+                f"{size:.1f}",
+                f"{seconds:.1f}",
+                f"{load:.2f}",
+                f"{first:.2f}",
+                f"{1000 * steady:.0f}",
             )
 
 

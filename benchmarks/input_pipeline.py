@@ -22,6 +22,7 @@ import numpy as np  # noqa: E402
 import seqio  # noqa: E402
 import t5.data  # noqa: E402
 
+from benchmarks.measure import print_header, print_row  # noqa: E402
 from remixer_tf.data.caching import write_caches  # noqa: E402
 from remixer_tf.data.lengths import LongExamples  # noqa: E402
 from remixer_tf.data.masked_lm import MaskedLMFeatureConverter  # noqa: E402
@@ -96,8 +97,9 @@ def main():
         mixture = super_glue(options.super_glue)
         label = f"SuperGLUE mixture, {len(mixture.tasks)} tasks"
         pipelines[label] = (mixture, SUPER_GLUE, seqio.EncDecFeatureConverter)
-    print("| pipeline | lengths | read | first batch (s) | examples/s | tokens/s |")
-    print("|---|---|---|---:|---:|---:|")
+    print_header(
+        "pipeline", "lengths", "read", "first batch (s)", "examples/s", "tokens/s"
+    )
     for label, (task, lengths, converter) in pipelines.items():
         with tempfile.TemporaryDirectory() as cache:
             live = get_task(task, vocabulary)
@@ -114,11 +116,8 @@ def main():
                 )
                 first, examples, tokens = numbers
                 shape = "/".join(map(str, lengths.values()))
-                print(
-                    f"| {label} | {shape} | {read} | {first:.1f} | {examples:,.0f} | "
-                    f"{tokens:,.0f} |",
-                    flush=True,
-                )
+                rates = f"{first:.1f}", f"{examples:,.0f}", f"{tokens:,.0f}"
+                print_row(label, shape, read, *rates)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ are taken within a round; the median over the rounds is what a table shows.
 import statistics
 import time
 
+from remixer_tf.tables import markdown, markdown_row
+
 
 def seconds(function, clock=time.perf_counter):
     """The time of one call, in seconds.
@@ -49,10 +51,9 @@ def ratio(rounds, name, other):
 
 def print_header(*columns):
     """Prints the first two lines of a Markdown table."""
-    print_row(*columns)
-    print("|---" * len(columns) + "|", flush=True)
+    print(markdown(columns), flush=True)
 
 
 def print_row(*cells):
     """Prints one line of a Markdown table."""
-    print(f"| {' | '.join(map(str, cells))} |", flush=True)
+    print(markdown_row(cells), flush=True)

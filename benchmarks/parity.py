@@ -21,6 +21,8 @@ import tempfile
 
 import numpy as np
 
+from benchmarks.measure import print_header, print_row
+
 MODELS = (
     "t5_1_1",
     "t5_1_0",
@@ -55,15 +57,22 @@ def main():
         ).stdout
 
     print(reference("versions", "").strip())
-    print(
-        "\n| model | parameters (M) | theirs, float32 | ours | exported again, theirs "
-        "| greedy tokens equal | of 4 beams | their scores differ by "
-        "| by its generation_config.json | of the export's |"
-        "\n|---|---|---|---|---|---|---|---|---|---|"
+    print()
+    print_header(
+        "model",
+        "parameters (M)",
+        "theirs, float32",
+        "ours",
+        "exported again, theirs",
+        "greedy tokens equal",
+        "of 4 beams",
+        "their scores differ by",
+        "by its generation_config.json",
+        "of the export's",
     )
     for name in options.models.split(","):
         with tempfile.TemporaryDirectory() as folder:
-            print(_row(name, folder, reference), flush=True)
+            print_row(*_row(name, folder, reference))
 
 
 def _row(name, folder, reference):
@@ -105,8 +114,8 @@ def _row(name, folder, reference):
     else:
         logits = model({"images": answers["images"].transpose(0, 2, 3, 1)})
         logits = np.array(logits)[:, 0]
-    ours = [distance(answers["single"]), distance(logits), *columns]
-    return f"| {name} | {model.count_params() / 1e6:.2f} | {' | '.join(ours)} |"
+    size = f"{model.count_params() / 1e6:.2f}"
+    return name, size, distance(answers["single"]), distance(logits), *columns
 
 
 def _check_wordpiece(folder):

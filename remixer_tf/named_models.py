@@ -10,6 +10,7 @@ from gin.config_parser import IncludeStatement
 
 from remixer_tf.configuration.bindings import gin_folder, read_statements
 from remixer_tf.errors import UserError, nearest
+from remixer_tf.tables import aligned
 
 _OURS = re.compile(r"Parameters:(?:[^\n]*?ours)? ([\d.]+)M")
 _PAPER = re.compile(r"Parameters: paper (\S+M(?: \([^)]*\))?)")
@@ -41,9 +42,7 @@ class Presets(tuple):
         rows = [("preset", "family", "parameters", "paper")]
         for p in self:
             rows.append((p.name, p.family, f"{p.parameters / 1e6:,.1f}M", p.paper))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        return "\n".join(lines)
+        return "\n".join(aligned(rows))
 
 
 def presets(pattern: str = "*") -> Presets:

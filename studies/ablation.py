@@ -16,6 +16,7 @@ import argparse
 import statistics
 import sys
 
+from remixer_tf.tables import markdown
 from studies import runs
 from studies.ablation_variants import GROUPS, VARIANTS
 
@@ -48,13 +49,17 @@ def report(group, results):
     losses = {name: [run["loss"] for run in results[name]] for name in names}
     means = {name: statistics.mean(losses[name]) for name in names}
     ranks = sorted(names, key=means.get)
-    lines = [
-        f"### {group.title}",
-        "",
-        f"| variant | paper's order | paper's {group.measure} | our order "
-        "| our validation loss | runs | parameters | seconds a run |",
-        "|---" * 8 + "|",
+    header = [
+        "variant",
+        "paper's order",
+        f"paper's {group.measure}",
+        "our order",
+        "our validation loss",
+        "runs",
+        "parameters",
+        "seconds a run",
     ]
+    rows = []
     papers = [group.variants[name].paper for name in names]
     in_paper = sorted(
         {p for p in papers if p is not None}, key=lambda p: group.sign * p
@@ -63,13 +68,19 @@ def report(group, results):
         number = len(losses[name])
         deviation = f" ± {statistics.stdev(losses[name]):.4f}" if number > 1 else ""
         seconds = statistics.mean(run["seconds"] for run in results[name])
-        lines.append(
-            f"| {name} | {in_paper.index(paper) + 1 if paper else '–'} "
-            f"| {paper or '–'} | {ranks.index(name) + 1} "
-            f"| {means[name]:.4f}{deviation} | {number} "
-            f"| {results[name][0]['parameters']:,} | {seconds:.0f} |"
+        rows.append(
+            [
+                name,
+                in_paper.index(paper) + 1 if paper else "–",
+                paper or "–",
+                ranks.index(name) + 1,
+                f"{means[name]:.4f}{deviation}",
+                number,
+                f"{results[name][0]['parameters']:,}",
+                f"{seconds:.0f}",
+            ]
         )
-    lines.append("")
+    lines = [f"### {group.title}", "", markdown(header, rows), ""]
     for better, worse in neighbours(group):
         if better in losses and worse in losses:
             verdict = runs.verdict_text(losses[better], losses[worse])

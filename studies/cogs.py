@@ -16,6 +16,7 @@ import statistics
 import sys
 from typing import NamedTuple
 
+from remixer_tf.tables import markdown
 from studies import runs
 
 RUN_FILE = "runs/cogs_comparison.gin"
@@ -78,17 +79,13 @@ def report(results):
         results: dictionary of models' names to lists of what `runs.train` returns.
     """
     first = next(iter(results.values()))[0]["metrics"]
-    lines = [
-        f"| exact match in %, {len(next(iter(results.values())))} seeds | "
-        + " | ".join(results)
-        + " |",
-        "|---" + "|---:" * len(results) + "|",
-        _row("parameters", [f"{r[0]['parameters']:,}" for r in results.values()]),
-        _row(
+    rows = [
+        ["parameters", *(f"{r[0]['parameters']:,}" for r in results.values())],
+        [
             "gen in the paper, pre-trained, base size",
-            [str(MODELS[name].paper or "–") for name in results],
-        ),
-        _row("loss on dev", [_mean(r, "loss", digits=4) for r in results.values()]),
+            *(MODELS[name].paper or "–" for name in results),
+        ],
+        ["loss on dev", *(_mean(r, "loss", digits=4) for r in results.values())],
     ]
     for split in ("test", "gen"):
         for name in first[split]:
@@ -96,13 +93,11 @@ def report(results):
             if of_types and split == "test":
                 continue  # All are "in_distribution".
             title = f"{split}, {name.removeprefix('exact_match').rpartition('/')[2]}"
-            cells = [_mean(r, "metrics", split, name) for r in results.values()]
-            lines.append(_row(title.removesuffix(", "), cells))
-    return "\n".join(lines) + "\n"
-
-
-def _row(title, cells):
-    return f"| {title} | {' | '.join(cells)} |"
+            cells = (_mean(r, "metrics", split, name) for r in results.values())
+            rows.append([title.removesuffix(", "), *cells])
+    seeds = len(next(iter(results.values())))
+    header = [f"exact match in %, {seeds} seeds", *results]
+    return markdown(header, rows, labels=1) + "\n"
 
 
 def _mean(runs_of_a_model, *keys, digits=1):

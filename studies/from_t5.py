@@ -17,6 +17,7 @@ from remixer_tf.checkpoints.reading import restore_model
 from remixer_tf.commands import errors_in_one_line
 from remixer_tf.models.build import build_model
 from remixer_tf.objectives.losses import cross_entropy
+from remixer_tf.tables import markdown, markdown_row
 
 FROM_T5 = "runs/from_t5_1_1.gin"
 # Name, bindings after those of the gin file.
@@ -52,7 +53,7 @@ def main(arguments):
     configuration.parse_gin([f"{options.t5}/operative_config.gin"], [])
     t5 = build_model(configuration.get_value("Run.model"), "float32")
     restore_model(options.t5, t5)
-    print("| model | loss | nats above T5's |\n|---|---|---|")
+    print(markdown(["model", "loss", "nats above T5's"]))
     of_t5 = None
     for name, bindings in (("T5.1.1", None), *STARTS):
         model = t5
@@ -67,7 +68,8 @@ def main(arguments):
             configuration.get_value("Checkpointing.initial")(model)
         loss = _loss(model)
         of_t5 = loss if of_t5 is None else of_t5
-        print(f"| {name} | {loss:.4f} | {loss - of_t5:+.4f} |", flush=True)
+        cells = name, f"{loss:.4f}", f"{loss - of_t5:+.4f}"
+        print(markdown_row(cells), flush=True)
 
 
 def _loss(model, batches=20):

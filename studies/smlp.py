@@ -119,7 +119,7 @@ def main(arguments):
     with open(path) as file:
         comparison = Comparison(results, json.load(file))
     for part in (comparison.table(), comparison.loads(), comparison.answers()):
-        print(part)
+        print(part, end="\n\n")
     comparison.draw(os.path.join(options.output, "smlp.png"))
     unigram = runs.unigram_loss(options.text)
     print(

@@ -5,6 +5,7 @@ import statistics
 
 import numpy as np
 
+from remixer_tf.tables import markdown
 from studies import runs
 from studies.smlp_models import MODELS, QUESTIONS
 
@@ -62,7 +63,7 @@ class Comparison:
                     ),
                 ]
             )
-        return _markdown(
+        return markdown(
             [
                 "model",
                 "paper's perplexity",
@@ -102,7 +103,7 @@ class Comparison:
                     row = rows.setdefault((name, layer), {})
                     row.setdefault(statistic, []).append(curve[-1][1])
         columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-        return _markdown(
+        return markdown(
             ["model", "layer", *(column.replace("_", " ") for column in columns)],
             [
                 [
@@ -129,7 +130,7 @@ class Comparison:
             for better, worse in pairs
             if {better, worse} <= set(self.results)
         ]
-        return _markdown(["question", "", "at equal FLOPs", "at equal time"], rows)
+        return markdown(["question", "", "at equal FLOPs", "at equal time"], rows)
 
     def draw(self, path):
         """Draws perplexity against steps and time, and what is dropped, as a PNG.
@@ -188,8 +189,3 @@ def _perplexity(losses):
     values = [math.exp(loss) for loss in losses]
     deviation = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.3f}{deviation}"
-
-
-def _markdown(header, rows):
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)

@@ -21,7 +21,7 @@ ORDER = [
     ["layers"],
     ["models"],
     ["decoding", "objectives", "optimizers"],
-    ["checkpoints", "data", "edit_distance", "startup", "tasks", "testing"],
+    ["checkpoints", "data", "edit_distance", "startup", "tables", "tasks", "testing"],
     ["engines"],
     ["training"],
     ["evaluation", "serving", "weights"],

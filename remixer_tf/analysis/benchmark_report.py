@@ -12,6 +12,7 @@ from remixer_tf.checkpoints.whole_folder import write_whole
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.errors import MissingFileError, StorageError, UserError
 from remixer_tf.evaluation.results import read_records, read_results
+from remixer_tf.tables import aligned
 from remixer_tf.tasks.result_tables import glue_table, inference_table, super_glue_table
 from remixer_tf.tasks.submissions import has_submission, submission
 
@@ -63,14 +64,12 @@ def print_row(title, table, metrics):
     if all(number is None for cell in row.values() for number in cell):
         return
     row = row | ({"Average": [table.average(metrics)]} if table.averaged else {})
-    cells = {
-        column: "/".join("-" if x is None else f"{x:.1f}" for x in cell)
-        for column, cell in row.items()
-    }
-    widths = {column: max(len(column), len(cell)) for column, cell in cells.items()}
-    print(f"\n{table.name} {title}")
-    print("  ".join(column.rjust(width) for column, width in widths.items()))
-    print("  ".join(cells[column].rjust(width) for column, width in widths.items()))
+    cells = [
+        "/".join("-" if x is None else f"{x:.1f}" for x in cell)
+        for cell in row.values()
+    ]
+    lines = aligned([[*row], cells], str.rjust)
+    print(f"\n{table.name} {title}", *lines, sep="\n")
 
 
 def _write(path, text):

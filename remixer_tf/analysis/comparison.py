@@ -11,9 +11,14 @@ import re
 import statistics
 from typing import NamedTuple
 
-from remixer_tf.analysis.printed_tables import write_table
 from remixer_tf.errors import UserError
-from remixer_tf.evaluation.results import KINDS, metrics_by_name, read_results
+from remixer_tf.evaluation.results import (
+    KINDS,
+    metrics_by_name,
+    read_results,
+    with_unit,
+)
+from remixer_tf.tables import write_table
 from remixer_tf.training.progress import format_seconds
 
 # The files of a run, and why one is not there.
@@ -267,8 +272,7 @@ def write_comparison(runs, groups, format, file):
     write_table(file, format, "", ["", *columns], rows)
     metrics = []
     for name in sorted(name for section, name in table if section == "last"):
-        units = {*table.get(("unit", name), {}).values()}
-        title = f"{name[0]} ({units.pop()})" if len(units) == 1 else name[0]
+        title = with_unit(name[0], *(run.get(("last", name)) for run in runs.values()))
         for label in ("last", "best"):
             values = cells((label, name), "{:.4g} at ".format)
             steps = cells((f"{label}_step", name), "{:,}".format)

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from remixer_tf.analysis.printed_tables import write_table
+from remixer_tf.tables import write_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,7 @@ class PaperRow:
 
 
 def write_profiles(profiles, format, file):
-    """Writes {name: (`Profile`, `PaperRow`)} in a format of `printed_tables.FORMATS`.
+    """Writes {name: (`Profile`, `PaperRow`)} in a format of `tables.FORMATS`.
 
     "text" and "markdown" have a table with a row for each model, next to the numbers of
     its paper, a table of each device's memory for a layout, and a table of the parts of

@@ -6,7 +6,6 @@ import numpy as np
 import seqio
 
 from remixer_tf.analysis import data_statistics as statistics
-from remixer_tf.analysis.printed_tables import write_table
 from remixer_tf.data.classification import ClassNames
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import read_examples
@@ -14,6 +13,7 @@ from remixer_tf.data.lengths import format_lengths, has_split, needs_lengths
 from remixer_tf.data.texts import describe_changes, writes_answers
 from remixer_tf.data.vocabularies import is_text
 from remixer_tf.errors import UserError
+from remixer_tf.tables import write_table
 
 _BAR = 40  # characters
 _SHOWN_IDS = 64

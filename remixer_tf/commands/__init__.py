@@ -237,7 +237,7 @@ def add_output(parser, help="file to write"):
 
 def add_table(parser):
     """Adds the options of a command that writes tables: `format` and `output`."""
-    from remixer_tf.analysis.printed_tables import FORMATS
+    from remixer_tf.tables import FORMATS
 
     help = "format of the tables (text)"
     parser.add_argument("--format", choices=FORMATS, default="text", help=help)

@@ -12,6 +12,8 @@ import shlex
 import subprocess
 import sys
 
+from remixer_tf.tables import write_table
+
 MODELS = {"T5.1.1 tiny": "t5_1_1_tiny", "Remixer tiny": "remixer_tiny"}
 TASK = "mini_cogs"
 FOLDER = "quickstart"
@@ -86,17 +88,11 @@ def read_results(model_dir):
 
 def print_table(results):
     """Prints models as columns: size, speed, exact match in and out of distribution."""
-    import rich.console  # late, as all that is slow to import
-    import rich.table
-
-    table = rich.table.Table("", title="mini_cogs: exact match in %")
-    for title in results:
-        table.add_column(title, justify="right")
     columns = [_column(*result) for result in results.values()]
-    for name in columns[0]:
-        values = (column[name] for column in columns)
-        table.add_row(name, *values, end_section=name == "tokens/s")
-    rich.console.Console().print(table)
+    rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
+    rows.insert(4, None)  # below the size and the speed
+    title = "mini_cogs: exact match in %"
+    write_table(sys.stdout, "text", title, ["", *results], rows)
 
 
 def _column(summary, metrics):

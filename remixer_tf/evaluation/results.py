@@ -16,15 +16,14 @@ import contextlib
 import json
 import math
 import os
+import sys
 
-import rich.table
 import tensorflow as tf
 from absl import logging
 
-from remixer_tf import console
+from remixer_tf import console, tables
 from remixer_tf.checkpoints.whole_folder import finite, whole_file, write_json
 from remixer_tf.errors import StorageError
-from remixer_tf.training.progress import rich_console
 from remixer_tf.training.run_files import append_metrics, summary_writer
 
 KINDS = ("metrics", "loss", "score")  # of results, the names of their files
@@ -37,7 +36,7 @@ def write_examples(model_dir, result, records, name, columns):
     A result has evaluation, task, split and step, and `name` is the file's. Returns the
     first records as a table in Markdown, with the keys `columns`.
     """
-    rows = [columns, ["---"] * len(columns)]
+    rows = []
     with _writing(model_dir, result) as folder:
         with (
             whole_file(os.path.join(folder, name)) as place,
@@ -47,9 +46,8 @@ def write_examples(model_dir, result, records, name, columns):
                 text = json.dumps(finite(record), ensure_ascii=False)
                 file.write(f"{text}\n")
                 if number < _SHOWN_EXAMPLES:
-                    rows.append([str(record[column]) for column in columns])
-    cells = ([cell.replace("|", "&#124;") for cell in row] for row in rows)
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+                    rows.append([record[column] for column in columns])
+    return tables.markdown(columns, rows)
 
 
 def write_result(model_dir, kind, result, examples=None):
@@ -214,22 +212,19 @@ def print_table(name, step, results):
                 fields[f"{name}/{split}/{metric}" if taken else metric] = value
             console.say(f"{name} {split} at step {step}", "result", fields=fields)
         return
-    table = rich.table.Table(title=f"{name} at step {step}")
-    table.add_column("metric", overflow="fold")  # Nothing is cut.
-    for split in results:
-        table.add_column(split, justify="right", overflow="fold")
-    results = results.values()
+    title, header = f"{name} at step {step}", ["metric", *results]
+    results, rows = results.values(), []
     for name in dict.fromkeys(n for r in results for n in r["metrics"]):
         values = [r["metrics"].get(name) for r in results]
-        table.add_row(with_unit(name, *values), *map(_cell, values))
-    table.add_section()
+        rows.append([with_unit(name, *values), *map(_cell, values)])
+    rows.append(None)
     for name in ("examples", "target_tokens", "images"):
         if any(name in result for result in results):
-            table.add_row(name, *(f"{r.get(name, 0):,.0f}" for r in results))
+            rows.append([name, *(f"{r.get(name, 0):,.0f}" for r in results)])
     if all("decoding_seconds" in result for result in results):
         speeds = (r["decoded_tokens"] / r["decoding_seconds"] for r in results)
-        table.add_row("decoded tokens/s", *(f"{speed:,.0f}" for speed in speeds))
-    rich_console().print(table)
+        rows.append(["decoded tokens/s", *(f"{speed:,.0f}" for speed in speeds)])
+    tables.write_table(console.Lasting(sys.stdout), "text", title, header, rows)
 
 
 def _cell(value):

@@ -9,6 +9,7 @@ import tensorflow as tf
 from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
 from remixer_tf.errors import library
 from remixer_tf.serving.requests import MAX_ROWS, batch_calls, limit_requests
+from remixer_tf.tables import aligned
 
 
 class Signatures(NamedTuple):
@@ -162,9 +163,6 @@ def describe_signatures(signatures):
                 kind += f", {defaults[tensor]} if left out"
             rows.append((name, direction, tensor, kind))
             name = ""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [cell.ljust(w) for cell, w in zip(row, widths, strict=True)]
-        yield "  ".join(cells).rstrip()
+    yield from aligned(rows)
     for name, reason in signatures.missing.items():
         yield f"no {name}: {reason}"

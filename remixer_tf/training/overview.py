@@ -8,6 +8,7 @@ from remixer_tf.models.batches import (
     throughput_tensors,
     throughput_unit,
 )
+from remixer_tf.tables import markdown
 
 # The screen's names of what a model reads.
 _READ = {
@@ -65,12 +66,12 @@ def _parameters(model):
 
 def parameter_table(model):
     """Returns the trainable variables as a Markdown table."""
-    rows = ["| variable | shape | parameters |", "|---|---|---:|"]
-    rows += [
-        f"| {v.path} | {list(v.shape)} | {math.prod(v.shape):,} |"
+    rows = [
+        (v.path, list(v.shape), f"{math.prod(v.shape):,}")
         for v in model.trainable_variables
     ]
-    return "\n".join([*rows, f"| **all** | | **{count_parameters(model):,}** |"])
+    rows.append(("**all**", "", f"**{count_parameters(model):,}**"))
+    return markdown(["variable", "shape", "parameters"], rows, labels=2)
 
 
 def count_parameters(model):

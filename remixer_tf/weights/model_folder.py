@@ -24,6 +24,7 @@ from remixer_tf.errors import (
     shorten,
 )
 from remixer_tf.evaluation.results import with_unit
+from remixer_tf.tables import markdown
 from remixer_tf.weights.names import same
 from remixer_tf.weights.safetensors_files import (
     WEIGHTS,
@@ -214,8 +215,5 @@ sha256sum -c {MANIFEST}
 
 
 def _table(head, rows):
-    lines = [head, ("---", "---"), *rows.items()]
-    texts = (" ".join(printable(str(x)).split("\n")) for line in lines for x in line)
-    cells = (text.replace("|", r"\|") for text in texts)
-    pairs = zip(cells, cells, strict=True)
-    return "".join(f"| {name} | {value} |\n" for name, value in pairs)
+    texts = [[printable(str(cell)) for cell in row] for row in rows.items()]
+    return markdown(head, texts) + "\n"

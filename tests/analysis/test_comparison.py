@@ -1,13 +1,11 @@
 """`python -m remixer_tf compare`, on folders that look like those of runs."""
 
 import csv
-import io
 import json
 
 import pytest
 
 from remixer_tf.analysis.comparison import last_and_best
-from remixer_tf.analysis.printed_tables import write_table
 from remixer_tf.commands import run_command
 
 GIN = """\
@@ -125,17 +123,6 @@ def test_markdown_and_text_tell_the_same(runs, capsys, tmp_path):
             assert any(words[i : i + len(cells)] == cells for i in starts), line
         if line.startswith("- "):
             assert f"\n{line[2:]}\n" in shown
-
-
-def test_nothing_of_a_table_is_cut():
-    values = [f"[{', '.join(f'@layer_{i}_{j}' for j in range(30))}]" for i in range(20)]
-    header = ["binding", *(f"a run with rate {i}" for i in range(20))]
-    file = io.StringIO()
-    write_table(file, "text", "What differs", header, [["SUBLAYERS", *values]])
-    lines = [x.split("│") for x in file.getvalue().splitlines() if "│" in x]
-    joined = ["".join(map(str.strip, x)) for x in zip(*lines, strict=True)][2:-1]
-    joined, values = ([x.replace(" ", "") for x in texts] for texts in (joined, values))
-    assert joined == values
 
 
 def test_csv(runs, capsys):

@@ -45,7 +45,7 @@ def test_report():
     }
     assert cogs.report(results).splitlines() == [
         "| exact match in %, 2 seeds | remixer | gmlp |",
-        "|---|---:|---:|",
+        "| --- | ---: | ---: |",
         "| parameters | 9,317,376 | 9,317,376 |",
         "| gen in the paper, pre-trained, base size | 79.2 | – |",
         "| loss on dev | 0.0123 ± 0.0000 | 0.0123 ± 0.0000 |",

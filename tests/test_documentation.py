@@ -5,6 +5,7 @@ against the real parsers of their commands: options, gin files and gin names.
 `tests/test_checkpoint_to_answer.py` runs every block of its page.
 """
 
+import ast
 import importlib
 import inspect
 import math
@@ -274,6 +275,40 @@ def test_every_public_name_has_an_example():
     methods = {k: x for k, x in vars(rt.LoadedRun).items() if inspect.isfunction(x)}
     for name, method in methods.items():
         assert name.startswith("_") or ">>>" in method.__doc__, name
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"), [("remixer", "RemixerBlock"), ("gmlp", "GatedMLP")]
+)
+def test_the_recipe_of_a_layer_names_its_files(name, layer):
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    recipe = text.split("**A layer in the tree.**")[1].split("\n\n")[0]
+    files = re.findall(r"`([\w/<>]+\.\w+)`", recipe)
+    found = [x for x in files if (ROOT / x.replace("<name>", name)).is_file()]
+    assert len(found) == 5
+    for file in found:
+        assert layer in (ROOT / file.replace("<name>", name)).read_text(), file
+
+
+def test_no_other_module_names_a_layer():
+    """A list of classes outside remixer_tf/layers would grow with each new layer."""
+    bases = {rt.layers.Sublayer, rt.layers.PositionWise}
+    parts = (getattr(rt.layers, name) for name in rt.layers.__all__)
+    classes = {x for x in parts if inspect.isclass(x)} - bases
+    names = {x.__name__ for x in classes if issubclass(x, rt.layers.Sublayer)}
+    assert "RemixerBlock" in names
+    paths = {*ROOT.glob("remixer_tf/**/*.py"), *ROOT.glob("tasks/**/*.py")}
+    for folder in ("layers", "weights"):
+        paths -= {*ROOT.glob(f"remixer_tf/{folder}/*.py")}
+    paths -= {ROOT / "remixer_tf/configuration/old_names.py"}
+    for path in paths:
+        text = path.read_text()
+        if names.isdisjoint(re.findall(r"\w+", text)):  # Most texts name none.
+            continue
+        for node in ast.walk(ast.parse(text)):
+            said = (getattr(node, x, None) for x in ("id", "attr", "name", "value"))
+            found = names.intersection(x for x in said if isinstance(x, str))
+            assert not found, f"{path}:{node.lineno} names {found}"
 
 
 def test_a_layer_of_your_own(in_folder):

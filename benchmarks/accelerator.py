@@ -162,7 +162,7 @@ def parts_of(model):
 
     def loss(trainable, non_trainable, batch):
         y = logits(trainable, non_trainable, batch)
-        sums = losses.CrossEntropy(z_loss=1e-4)(y, batch)
+        sums = losses.CrossEntropy(z_loss=1e-4).sums(y, batch)
         return sums["objective"] / sums["weight"]
 
     def gradients(trainable, non_trainable, batch):

@@ -19,9 +19,9 @@ from remixer_tf.engines.jax.layout import (
 from remixer_tf.engines.tensorflow.flops import op_flops, peak_bytes, variable_bytes
 from remixer_tf.engines.tensorflow.step import TrainStep
 from remixer_tf.models.adapters import is_frozen
-from remixer_tf.models.batches import throughput_unit
 from remixer_tf.models.build import build_model
 from remixer_tf.objectives import losses
+from remixer_tf.objectives.batches import throughput_unit
 from remixer_tf.optimizers.options import make_optimizer
 
 _MEASURED_STEPS = 5

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from remixer_tf.data.lengths import LengthBuckets
 from remixer_tf.data.pipeline import with_seed
-from remixer_tf.models.batches import throughput_tensors
+from remixer_tf.objectives.batches import throughput_tensors
 
 PERCENTILES = (50, 90, 95, 99, 100)
 _MULTIPLE = 8  # of suggested lengths

@@ -6,7 +6,7 @@ from keras import ops
 
 from remixer_tf.decoding.search import check_writes
 from remixer_tf.errors import UserError
-from remixer_tf.models.batches import targets_and_weights
+from remixer_tf.objectives.batches import targets_and_weights
 from remixer_tf.objectives.losses import is_argmax
 
 

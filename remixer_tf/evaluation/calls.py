@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from remixer_tf import console
 from remixer_tf.data.eval_batches import batch_examples
-from remixer_tf.models.batches import depends_on_padding
+from remixer_tf.objectives.batches import depends_on_padding
 from remixer_tf.training.progress import rich_console
 
 

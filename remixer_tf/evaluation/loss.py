@@ -5,8 +5,8 @@ from remixer_tf.data.images import eval_images, hash_images
 from remixer_tf.errors import UserError
 from remixer_tf.evaluation.base import Evaluation, TextEvaluation, function_name
 from remixer_tf.evaluation.results import metrics_by_name
-from remixer_tf.models.batches import scorable, targets_and_weights
 from remixer_tf.objectives import losses
+from remixer_tf.objectives.batches import scorable, targets_and_weights
 from remixer_tf.objectives.summaries import summarize
 
 

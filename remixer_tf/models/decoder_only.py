@@ -5,8 +5,8 @@ from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.layers.base import Context
-from remixer_tf.models.batches import check_tokens
 from remixer_tf.models.text_writer import TextWriter
+from remixer_tf.objectives.batches import check_tokens
 
 
 class DecoderOnly(TextWriter):

@@ -4,8 +4,8 @@ import keras
 from keras import ops
 
 from remixer_tf.layers.base import Context
-from remixer_tf.models.batches import check_tokens
 from remixer_tf.models.text_writer import TextWriter
+from remixer_tf.objectives.batches import check_tokens
 
 
 class EncoderDecoder(TextWriter):

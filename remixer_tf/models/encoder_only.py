@@ -6,8 +6,8 @@ from keras import ops
 from remixer_tf.errors import check_factories, check_flags, check_integers
 from remixer_tf.layers.axes import build_named
 from remixer_tf.layers.base import Context
-from remixer_tf.models.batches import check_tokens
 from remixer_tf.models.keras_model import KerasModel
+from remixer_tf.objectives.batches import check_tokens
 
 
 class EncoderOnly(KerasModel):
@@ -67,6 +67,7 @@ class EncoderOnly(KerasModel):
         self.encoder = encoder(name="encoder", dtype=dtype, causal=False)
         self.head = head(name="head")
         self.num_classes = getattr(self.head, "num_classes", None)
+        self.gives_logits = getattr(self.head, "gives_logits", True)
 
     @property
     def depends_on_padding(self):

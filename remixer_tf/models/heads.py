@@ -10,7 +10,7 @@ from remixer_tf.layers.bert import bert_dense
 from remixer_tf.layers.embedding import TiedLogits
 from remixer_tf.layers.normalization import LayerNorm
 from remixer_tf.layers.saving import SavesParts
-from remixer_tf.models.hidden import no_vocabulary
+from remixer_tf.objectives.hidden import no_vocabulary
 
 
 class Head(SavesParts, NamedAxes, keras.layers.Layer):
@@ -27,6 +27,7 @@ class Head(SavesParts, NamedAxes, keras.layers.Layer):
     """
 
     num_targets = 1  # labels of a row
+    gives_logits = True  # of classes, not vectors
 
     def __init__(self, **kwargs):
         super().__init__(**{**kwargs, "dtype": "float32"})
@@ -223,6 +224,8 @@ class EmbeddingHead(Head):
     Returns of a call:
         float32 `[batch, 1, width]`: the vector in place of logits.
     """
+
+    gives_logits = False
 
     def __init__(self, pooling=("mean",), layers=(), normalize=False, **kwargs):
         super().__init__(**kwargs)

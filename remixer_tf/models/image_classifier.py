@@ -7,8 +7,8 @@ from remixer_tf.errors import UserError, check_choices, check_factories, check_i
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import Context, dense
 from remixer_tf.layers.patches import PatchEmbedding
-from remixer_tf.models.batches import check_batch
 from remixer_tf.models.keras_model import KerasModel
+from remixer_tf.objectives.batches import check_batch
 
 POOLS = ("cls", "gap")
 

@@ -6,19 +6,23 @@ import html
 import keras
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers.saving import SavesParts
 from remixer_tf.models.adapters import Lora, adapt
-from remixer_tf.models.batches import first_scorable, targets_and_weights
+from remixer_tf.objectives.batches import first_scorable, targets_and_weights
+from remixer_tf.objectives.losses import CrossEntropy
 
 
 def _with_rows(method):
     """Keras' `fit` or `evaluate`, which weighs the rows of a batch alone too.
 
-    Keras itself leaves out `sample_weight` where there are no targets.
+    Keras itself leaves out `sample_weight` where there are no targets. A missing loss
+    is an error before Keras on JAX takes the weights out of the model.
     """
 
     @functools.wraps(method)
     def call(self, x=None, y=None, *args, **kwargs):
+        self._check_loss()
         rows = kwargs.get("sample_weight")
         if y is None and rows is not None and isinstance(x, dict):
             y, weights = targets_and_weights(x)
@@ -32,17 +36,20 @@ class KerasModel(SavesParts, keras.Model):
     """A model that `fit` trains, on its own batches or on (batch, targets, weights).
 
     A batch alone has targets and weights under seqio's names. The loss is what
-    `compile` got, which sees them so; without one it is T5's, the cross entropy of all
-    targets divided by their weights. A weight for each row, `[batch]` or `[batch, 1]`,
-    counts for all targets in it; next to a batch alone, it multiplies the batch's own
-    weights. Losses that layers sow, such as those that balance experts, are added, each
-    with the weight 1. Metrics in `compile`'s `weighted_metrics` see the weights.
+    `compile` got, which sees them so; without one it is `CrossEntropy()`, T5's. Models
+    that give vectors (`EmbeddingHead`) need one. A weight for each row, `[batch]` or
+    `[batch, 1]`, counts for all targets in it; next to a batch alone, it multiplies the
+    batch's own weights. Losses that layers sow, such as those that balance experts, are
+    added, each with the weight 1. Metrics in `compile`'s `weighted_metrics` see the
+    weights.
 
     Examples:
         model = remixer_tf.create("t5_1_1_tiny")
         model.compile(remixer_tf.Adafactor(1e-3), weighted_metrics=["accuracy"])
         model.fit(batches)
     """
+
+    gives_logits = True
 
     fit = _with_rows(keras.Model.fit)
     evaluate = _with_rows(keras.Model.evaluate)
@@ -53,10 +60,15 @@ class KerasModel(SavesParts, keras.Model):
         y, y_pred, sample_weight = self._scored(x, y, y_pred, sample_weight)
         if self._compile_loss is not None:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
-        loss_fn = keras.losses.SparseCategoricalCrossentropy(
-            from_logits=True, reduction="mean_with_sample_weight", dtype="float32"
-        )
-        return sum(self.losses, loss_fn(y, y_pred, sample_weight))
+        self._check_loss()
+        return sum(self.losses, CrossEntropy()(y, y_pred, sample_weight))
+
+    def _check_loss(self):
+        if self.compiled and self._compile_loss is None and not self.gives_logits:
+            raise UserError(
+                f"Model '{self.name}' gives vectors and no logits, so it has no loss "
+                "of its own. Name one: model.compile(optimizer, loss=...)."
+            )
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         y, y_pred, sample_weight = self._scored(x, y, y_pred, sample_weight)

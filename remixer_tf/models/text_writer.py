@@ -7,8 +7,8 @@ from remixer_tf.errors import check_factories, check_flags, check_integers
 from remixer_tf.layers.axes import build_named
 from remixer_tf.layers.base import dense
 from remixer_tf.layers.embedding import TiedLogits
-from remixer_tf.models.hidden import matrix_of
 from remixer_tf.models.keras_model import KerasModel
+from remixer_tf.objectives.hidden import matrix_of
 
 
 class TextWriter(KerasModel):

@@ -5,21 +5,18 @@ from keras import ops
 
 from remixer_tf.errors import UserError, check_integers, check_numbers, check_range
 from remixer_tf.layers.base import MASKED
-from remixer_tf.models.batches import targets_and_weights
-from remixer_tf.models.hidden import Hidden
+from remixer_tf.objectives.batches import targets_and_weights
+from remixer_tf.objectives.hidden import Hidden
 
 
 @keras.saving.register_keras_serializable("remixer_tf")
 class CrossEntropy(keras.losses.Loss):
-    """The objective of T5's training: cross entropy and z-loss, see `cross_entropy`.
+    """T5's loss: cross entropy and z-loss, of each position that has a target.
 
-    The trainer calls it with logits `[batch, targets, classes]` and a batch, whose
-    targets and weights `targets_and_weights` finds. It returns the sums of
-    `cross_entropy`, and "objective", the one to minimise.
-
-    Keras calls it with targets, logits and weights (None for ones), in
-    `model.compile(optimizer, loss=CrossEntropy(z_loss=1e-4))`. Then it returns the
-    objective divided by the sum of the weights, a float32 scalar.
+    The trainer calls `sums`. Keras calls the loss as any other: `call` computes a
+    number for each position, and Keras takes their mean, weighted by `sample_weight`.
+    Both compute in float32. `fit` of our models takes this loss,
+    without z-loss and smoothing, if `compile` names none.
 
     Args:
         z_loss: float >= 0, coefficient of log(Z)^2; T5 trains with 1e-4.
@@ -31,36 +28,62 @@ class CrossEntropy(keras.losses.Loss):
     Raises:
         ValueError: an argument is outside its range, or Keras calls the loss with
             `tokens_at_once`.
+
+    Examples:
+        >>> loss = rt.CrossEntropy()
+        >>> float(loss(np.array([[1, 0]]), np.zeros([1, 2, 4])))  # log(4)
+        1.3862943649291992
     """
 
     def __init__(self, z_loss=0.0, label_smoothing=0.0, tokens_at_once=None):
-        super().__init__(name="cross_entropy")
+        super().__init__(
+            name="cross_entropy", reduction="mean_with_sample_weight", dtype="float32"
+        )
         if tokens_at_once is not None:
             check_integers(tokens_at_once=tokens_at_once)
         _check_coefficients(z_loss, label_smoothing)
         self._options = {"z_loss": z_loss, "label_smoothing": label_smoothing}
         self.tokens_at_once = tokens_at_once
 
-    def __call__(self, logits, batch, sample_weight=None):
-        if isinstance(batch, dict):
-            targets, weights = targets_and_weights(batch)
-            if isinstance(logits, Hidden):
-                return cross_entropy_in_parts(
-                    logits, targets, weights, self.tokens_at_once, **self._options
-                )
-            sums = cross_entropy(logits, targets, weights, **self._options)
-            return {**sums, "objective": sums["loss"] + sums["z_loss"]}
+    def sums(self, outputs, batch):
+        """The sums over a batch that the trainer minimises and logs.
+
+        Args:
+            outputs: float `[batch, targets, classes]`, logits; or a `Hidden`.
+            batch: dictionary, whose targets and weights `targets_and_weights` finds.
+
+        Returns:
+            the sums of `cross_entropy`, and "objective", the one to minimise.
+        """
+        targets, weights = targets_and_weights(batch)
+        if isinstance(outputs, Hidden):
+            return cross_entropy_in_parts(
+                outputs, targets, weights, self.tokens_at_once, **self._options
+            )
+        sums = cross_entropy(outputs, targets, weights, **self._options)
+        return {**sums, "objective": sums["loss"] + sums["z_loss"]}
+
+    def call(self, y_true, y_pred):
+        """The loss of each position, for Keras.
+
+        Args:
+            y_true: targets `[batch, targets]`, or each class' share
+                `[batch, targets, classes]`, see `cross_entropy`.
+            y_pred: float `[batch, targets, classes]`, logits.
+
+        Returns:
+            float32 `[batch, targets]`, cross entropy and z-loss.
+        """
         if self.tokens_at_once is not None:
             raise UserError(
                 "Keras' fit computes all logits at once. Set "
                 "CrossEntropy.tokens_at_once = None, or train with remixer_tf train."
             )
-        targets, logits = logits, batch
-        weights = ops.ones(ops.shape(logits)[:-1])
-        if sample_weight is not None:
-            weights = ops.cast(sample_weight, "float32")
-        sums = cross_entropy(logits, targets, weights, **self._options)
-        return ops.divide_no_nan(sums["loss"] + sums["z_loss"], ops.sum(weights))
+        _check_shapes(y_pred, y_true)
+        losses, log_z, _ = _each_position(
+            y_pred, y_true, self._options["label_smoothing"]
+        )
+        return losses + self._options["z_loss"] * ops.square(log_z)
 
     def get_config(self):
         return {**self._options, "tokens_at_once": self.tokens_at_once}
@@ -109,6 +132,21 @@ def cross_entropy(logits, targets, weights, *, z_loss=0.0, label_smoothing=0.0):
     _check(logits, targets, weights, z_loss, label_smoothing)
     logits = ops.cast(logits, "float32")
     weights = ops.cast(weights, "float32")
+    losses, log_z, targets = _each_position(logits, targets, label_smoothing)
+    correct = is_argmax(ops.stop_gradient(logits), targets)
+    return {
+        "loss": ops.sum(weights * losses),
+        "z_loss": z_loss * ops.sum(weights * ops.square(log_z)),
+        "correct": ops.sum(weights * ops.cast(correct, "float32")),
+        "weight": ops.sum(weights),
+    }
+
+
+def _each_position(logits, targets, label_smoothing):
+    """Cross entropies, log(Z) and int32 classes, from float32 logits.
+
+    Shapes: see `cross_entropy`; the results are `[batch, length]`.
+    """
     # log(Z) by the largest logit; its own part of the gradient is zero.
     largest = ops.stop_gradient(ops.max(logits, axis=-1, keepdims=True))
     shifted = logits - largest
@@ -126,15 +164,7 @@ def cross_entropy(logits, targets, weights, *, z_loss=0.0, label_smoothing=0.0):
         uniform = real / ops.maximum(ops.sum(real, axis=-1, keepdims=True), 1.0)
         mean = ops.sum(ops.stop_gradient(uniform) * shifted, axis=-1)
         at_target = (1.0 - label_smoothing) * at_target + label_smoothing * mean
-    losses = log_total - at_target
-    log_z = log_total + largest[..., 0]
-    correct = is_argmax(ops.stop_gradient(logits), targets)
-    return {
-        "loss": ops.sum(weights * losses),
-        "z_loss": z_loss * ops.sum(weights * ops.square(log_z)),
-        "correct": ops.sum(weights * ops.cast(correct, "float32")),
-        "weight": ops.sum(weights),
-    }
+    return log_total - at_target, log_total + largest[..., 0], targets
 
 
 def cross_entropy_in_parts(
@@ -260,22 +290,28 @@ def is_argmax(logits, targets):
 
 
 def _check(logits, targets, weights, z_loss, label_smoothing):
+    _check_shapes(logits, targets, weights)
     soft = len(targets.shape) == len(logits.shape)
-    if not _fit(logits.shape if soft else logits.shape[:-1], targets.shape) or not _fit(
-        logits.shape[:-1], weights.shape
-    ):
-        raise UserError(
-            "Expected logits [batch, length, vocab_size], targets [batch, length] (or "
-            "of the shape of the logits) and weights [batch, length]. Received: "
-            f"logits {tuple(logits.shape)}, targets {tuple(targets.shape)}, weights "
-            f"{tuple(weights.shape)}"
-        )
     if ("float" if soft else "int") not in str(targets.dtype):
         raise UserError(
             "targets must be integers, or floats for each class. Received: "
             f"{targets.dtype} of shape {tuple(targets.shape)}"
         )
     _check_coefficients(z_loss, label_smoothing)
+
+
+def _check_shapes(logits, targets, *weights):
+    soft = len(targets.shape) == len(logits.shape)
+    positions = logits.shape[:-1]
+    if not _fit(logits.shape if soft else positions, targets.shape) or not all(
+        _fit(positions, one.shape) for one in weights
+    ):
+        of_weights = "".join(f", weights {tuple(one.shape)}" for one in weights)
+        raise UserError(
+            "Expected logits [batch, length, vocab_size], targets [batch, length] (or "
+            "of the shape of the logits) and weights [batch, length]. Received: "
+            f"logits {tuple(logits.shape)}, targets {tuple(targets.shape)}{of_weights}"
+        )
 
 
 def _check_coefficients(z_loss, label_smoothing):

@@ -7,11 +7,12 @@ import math
 import re
 from collections.abc import Callable
 
+import keras
 from keras import ops
 
 from remixer_tf.errors import UserError, check_integers, check_numbers, shorten
 from remixer_tf.layers import capture
-from remixer_tf.models.hidden import hidden
+from remixer_tf.objectives.hidden import hidden
 from remixer_tf.objectives.losses import CrossEntropy
 
 
@@ -22,9 +23,10 @@ class Objective:
     An attribute of another type, or a number out of its range, is a ValueError.
 
     Attributes:
-        loss_fn: a function `loss_fn(model_outputs, batch)`. It returns a dictionary of
-            float32 scalars, sums over the batch. "objective", divided by the weight of
-            the batch's targets, is minimised; the others are logged.
+        loss_fn: a loss with a method `sums(model_outputs, batch)`, as `CrossEntropy`
+            has; or a function of these two. It returns a dictionary of float32 scalars,
+            sums over the batch. "objective", divided by the weight of the batch's
+            targets, is minimised; the others are logged.
         auxiliary_loss_weights: dictionary {name: c_i}, see `weighted_sum`; None for {}.
         micro_batches: int, the parts that a replica's batch is computed in, one after
             the other, to save memory. Loss and gradient are the same, up to rounding.
@@ -45,12 +47,19 @@ class Objective:
         check_integers(0, max_skipped_steps=self.max_skipped_steps)
         if self.clip_norm is not None:
             check_numbers(clip_norm=self.clip_norm)
-        if isinstance(self.loss_fn, type) or not callable(self.loss_fn):
+        if not self._has_sums():
             raise UserError(
-                "loss_fn must be a function of outputs and a batch, such as "
-                f"CrossEntropy() (in gin: @CrossEntropy()). Received: {self.loss_fn!r}"
+                "loss_fn must be a function of outputs and a batch, or a loss with "
+                "such a method `sums`: CrossEntropy() (in gin: @CrossEntropy()). "
+                f"Received: {self.loss_fn!r}"
             )
         _check_weights(self.auxiliary_loss_weights)
+
+    def _has_sums(self):
+        loss_fn = self.loss_fn
+        if isinstance(loss_fn, keras.losses.Loss):
+            return hasattr(loss_fn, "sums")
+        return callable(loss_fn) and not isinstance(loss_fn, type)
 
     def forward(self, model):
         """Returns a model's call in training, from a batch to what `of_part` takes."""
@@ -74,7 +83,7 @@ class Objective:
             "statistics/NAME", see `Engine.step`.
         """
         auxiliary, statistics = reported
-        sums = self.loss_fn(outputs, batch)
+        sums = getattr(self.loss_fn, "sums", self.loss_fn)(outputs, batch)
         objective = ops.divide_no_nan(sums["objective"], weight)
         if auxiliary or self.auxiliary_loss_weights:
             weights = self.auxiliary_loss_weights or {}

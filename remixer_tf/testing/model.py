@@ -8,7 +8,7 @@ import numpy as np
 from remixer_tf.errors import UserError
 from remixer_tf.layers import capture
 from remixer_tf.models import TransformerStack
-from remixer_tf.models.batches import depends_on_padding
+from remixer_tf.objectives.batches import depends_on_padding
 from remixer_tf.testing.leaks import at_fault, find_leak, first_change
 from remixer_tf.testing.parts import (
     by_design,

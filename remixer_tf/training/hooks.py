@@ -19,7 +19,7 @@ from remixer_tf.checkpoints.reading import checkpoint_path, hash_checkpoint
 from remixer_tf.checkpoints.whole_folder import write_whole
 from remixer_tf.engines.engine import Host
 from remixer_tf.errors import NotFiniteError
-from remixer_tf.models.batches import targets_and_weights
+from remixer_tf.objectives.batches import targets_and_weights
 from remixer_tf.training.logs import Totals
 from remixer_tf.training.run_folder import RunLock
 from remixer_tf.training.session import Session

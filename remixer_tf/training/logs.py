@@ -6,7 +6,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from remixer_tf.models.batches import targets_and_weights, throughput_unit
+from remixer_tf.objectives.batches import targets_and_weights, throughput_unit
 from remixer_tf.objectives.summaries import summarize_steps
 from remixer_tf.training.overview import count_parameters, parameter_table
 from remixer_tf.training.run_files import (

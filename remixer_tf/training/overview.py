@@ -3,7 +3,7 @@
 import math
 
 from remixer_tf.models.adapters import is_frozen
-from remixer_tf.models.batches import (
+from remixer_tf.objectives.batches import (
     targets_and_weights,
     throughput_tensors,
     throughput_unit,

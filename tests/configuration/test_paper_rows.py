@@ -13,8 +13,8 @@ from remixer_tf import configuration
 from remixer_tf.analysis.costs import random_superbatch
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.layers import LengthMixing
-from remixer_tf.models.batches import targets_and_weights
 from remixer_tf.objectives import losses
+from remixer_tf.objectives.batches import targets_and_weights
 from tests.configuration.test_gin_files import (
     TINY,
     TWO_LAYERS,

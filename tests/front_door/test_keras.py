@@ -10,10 +10,17 @@ from keras import ops
 import remixer_tf as rt
 from remixer_tf.errors import UserError
 from remixer_tf.layers import Context, SelfAttention, Sublayer
-from remixer_tf.models import DecoderOnly, TransformerStack
+from remixer_tf.models import (
+    ClassificationHead,
+    DecoderOnly,
+    EmbeddingHead,
+    MaskedLMHead,
+    SpanHead,
+    TransformerStack,
+)
 from remixer_tf.named_models import presets
 from remixer_tf.objectives.losses import cross_entropy
-from tests.models.tiny import tiny_mixture
+from tests.models.tiny import tiny_encoder, tiny_mixture
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
 # One of each family fits. `tests/configuration/test_paper_rows.py` trains the others.
@@ -125,6 +132,34 @@ def test_the_loss_is_that_of_all_weighted_targets(trained):
         found = [f(sample_weight=rows) for f in (evaluate, on_batch)]
         expected = np.average(losses[:, :5].mean(axis=1), weights=rows)
         np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [MaskedLMHead, functools.partial(ClassificationHead, 3), SpanHead],
+    ids=["tokens", "class", "span"],
+)
+def test_the_loss_of_an_encoder_is_the_trainers(head):
+    model = tiny_encoder("bert", head)
+    rng = np.random.default_rng(0)
+    spec = model.batch_spec(4, {"inputs": 8, "targets": 2})
+    batch = {k: rng.integers(0, 3, x.shape).astype("int32") for k, x in spec.items()}
+    model.compile("sgd", run_eagerly=keras.backend.backend() == "tensorflow")
+    sums = rt.CrossEntropy().sums(model(batch), batch)
+    expected = float(sums["objective"]) / float(sums["weight"])
+    np.testing.assert_allclose(model.evaluate(batch, verbose=0), expected, rtol=1e-5)
+
+
+def test_vectors_have_no_loss_of_their_own():
+    model = tiny_encoder("bert", EmbeddingHead)
+    batch = {"encoder_input_tokens": np.ones([4, 8], "int32")}
+    vectors = np.ones([4, 1, 8], "float32")
+    model.compile("sgd")
+    with pytest.raises(UserError, match="^Model 'encoder_only' gives vectors and no"):
+        model.fit(batch, vectors, verbose=0)
+    eagerly = keras.backend.backend() == "tensorflow"
+    model.compile("sgd", keras.losses.CosineSimilarity(), run_eagerly=eagerly)
+    assert -1 <= model.evaluate(batch, vectors, verbose=0) <= 1
 
 
 def test_wrong_batches_are_one_sentence(trained):

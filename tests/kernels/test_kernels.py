@@ -157,7 +157,7 @@ def test_a_model_has_a_forward_mode_on_jax(kind):
     def loss(values):
         with keras.StatelessScope(zip(model.trainable_variables, values, strict=True)):
             logits = model(batch)
-        sums = CrossEntropy(z_loss=1e-4, label_smoothing=0.1)(logits, batch)
+        sums = CrossEntropy(z_loss=1e-4, label_smoothing=0.1).sums(logits, batch)
         return sums["objective"]
 
     point = [variable.value for variable in model.trainable_variables]

@@ -18,7 +18,7 @@ from remixer_tf.layers import (
     capture,
 )
 from remixer_tf.models import DecoderOnly
-from remixer_tf.models.batches import scorable
+from remixer_tf.objectives.batches import scorable
 from tests.compiled import compiled, in_graph, slow_on_jax
 from tests.layers.harness import randomize
 from tests.models.tiny import (

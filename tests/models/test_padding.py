@@ -7,7 +7,7 @@ import pytest
 
 from remixer_tf.layers import RemixerBlock, RMSNorm
 from remixer_tf.models import ClassificationHead, EncoderOnly, TransformerStack
-from remixer_tf.models.batches import depends_on_padding
+from remixer_tf.objectives.batches import depends_on_padding
 from tests.compiled import compiled
 from tests.layers.harness import randomize
 from tests.models.tiny import VOCAB_SIZE, tiny_batch, tiny_encoder

@@ -252,6 +252,27 @@ def test_wrong_numbers_are_refused_when_the_loss_is_made(arguments, message):
         losses.CrossEntropy(**arguments)
 
 
+def test_keras_and_the_trainer_see_one_loss():
+    logits, targets, weights = make_batch()
+    options = {"z_loss": 0.3, "label_smoothing": 0.1}
+    loss = losses.CrossEntropy(**options)
+    batch = {"decoder_target_tokens": targets, "decoder_loss_weights": weights}
+    sums = loss.sums(logits, batch)
+    expected, _ = reference(logits, targets, weights, **options)
+    objective = expected["loss"] + expected["z_loss"]
+    np.testing.assert_allclose(float(sums["objective"]), objective, rtol=1e-5)
+    found = loss(targets, logits, weights)
+    np.testing.assert_allclose(found, objective / weights.sum(), rtol=1e-5)
+    shares = np.eye(V, dtype="float32")[targets]
+    np.testing.assert_allclose(loss(shares, logits, weights), found, rtol=1e-5)
+    np.testing.assert_allclose(float(loss(targets, logits, 0 * weights)), 0.0)
+    expected, _ = reference(logits, targets, np.ones((B, L)), **options)
+    expected = (expected["loss"] + expected["z_loss"]) / (B * L)
+    np.testing.assert_allclose(loss(targets, logits), expected, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"Received: logits.*targets \(2, 4\)$"):
+        loss(targets[:, 1:], logits)
+
+
 def test_tokens_at_once_is_for_the_trainer():
     with pytest.raises(ValueError, match="at least 1. Received: tokens_at_once=0"):
         losses.CrossEntropy(tokens_at_once=0)

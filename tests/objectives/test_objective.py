@@ -112,7 +112,7 @@ def test_weights_that_are_none(weights):
         Objective(auxiliary_loss_weights=weights)
 
 
-@pytest.mark.parametrize("loss", ["a", None, CrossEntropy])
+@pytest.mark.parametrize("loss", ["a", None, CrossEntropy, keras.losses.Huber()])
 def test_a_loss_that_is_no_function(loss):
     with pytest.raises(UserError, match="loss_fn must be a function of outputs"):
         Objective(loss)

@@ -18,9 +18,9 @@ from remixer_tf.engines.jax.placement import placed, shared
 from remixer_tf.engines.jax.processes import connect, gather, put, this_host
 from remixer_tf.engines.jax.step import JaxTrainStep, State, global_norm
 from remixer_tf.errors import UserError, check_choices
-from remixer_tf.models.batches import targets_and_weights
 from remixer_tf.models.build import build_model
 from remixer_tf.models.stack import TransformerStack
+from remixer_tf.objectives.batches import targets_and_weights
 from remixer_tf.optimizers.loss_scale import loss_scale_for
 from remixer_tf.optimizers.options import make_optimizer
 from remixer_tf.startup import check_backend

@@ -8,7 +8,11 @@ from jax import lax
 from jax import numpy as jnp
 
 from remixer_tf.models.adapters import check_trains
-from remixer_tf.models.batches import count_throughput, scorable, targets_and_weights
+from remixer_tf.objectives.batches import (
+    count_throughput,
+    scorable,
+    targets_and_weights,
+)
 from remixer_tf.objectives.objective import Objective, reports, unused_variables
 from remixer_tf.optimizers.options import check_optimizer
 

@@ -20,8 +20,8 @@ from remixer_tf.engines.tensorflow.strategy import (
     uses_xla,
 )
 from remixer_tf.engines.tensorflow.trace import write_json_traces
-from remixer_tf.models.batches import targets_and_weights
 from remixer_tf.models.build import build_model
+from remixer_tf.objectives.batches import targets_and_weights
 from remixer_tf.optimizers.loss_scale import loss_scale_for
 from remixer_tf.optimizers.options import make_optimizer
 from remixer_tf.startup import check_backend

@@ -13,7 +13,11 @@ from remixer_tf.engines.tensorflow.strategy import (
 )
 from remixer_tf.layers.dropout import replica
 from remixer_tf.models.adapters import check_trains
-from remixer_tf.models.batches import count_throughput, scorable, targets_and_weights
+from remixer_tf.objectives.batches import (
+    count_throughput,
+    scorable,
+    targets_and_weights,
+)
 from remixer_tf.objectives.objective import Objective, reports, unused_variables
 from remixer_tf.optimizers import Adafactor
 from remixer_tf.optimizers.options import check_optimizer

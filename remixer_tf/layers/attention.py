@@ -5,7 +5,7 @@ import functools
 import keras
 from keras import ops
 
-from remixer_tf.errors import check_flags, check_integers, check_range
+from remixer_tf.arguments import PositiveFloat, PositiveInt, checked
 from remixer_tf.kernels.scores import scores
 from remixer_tf.layers.base import (
     MASKED,
@@ -35,25 +35,20 @@ class _Attention(Sublayer):
 
     lora_projections = ("query", "value")
 
+    @checked
     def __init__(
         self,
-        num_heads,
-        d_kv,
+        num_heads: PositiveInt,
+        d_kv: PositiveInt,
         dropout_rate=0.0,
-        use_bias=False,
-        scale_query=False,
-        stddev=None,
-        d_out=None,
-        zero_out=False,
+        use_bias: bool = False,
+        scale_query: bool = False,
+        stddev: PositiveFloat | None = None,
+        d_out: PositiveInt | None = None,
+        zero_out: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_integers(num_heads=num_heads, d_kv=d_kv)
-        check_flags(use_bias=use_bias, scale_query=scale_query, zero_out=zero_out)
-        if d_out is not None:
-            check_integers(d_out=d_out)
-        if stddev is not None:
-            check_range("stddev", stddev, "a number above 0", lambda x: x > 0)
         self.num_heads = num_heads
         self.d_kv = d_kv
         self.dropout_rate = dropout_rate
@@ -167,17 +162,17 @@ class SelfAttention(_Attention):
     reorders_cache = False
     keeps = ("key", "value")  # of `_kept`
 
+    @checked
     def __init__(
         self,
         num_heads,
         d_kv,
         dropout_rate=0.0,
-        relative_bias=False,
-        stack_bias=True,
+        relative_bias: bool = False,
+        stack_bias: bool = True,
         **kwargs,
     ):
         super().__init__(num_heads, d_kv, dropout_rate, **kwargs)
-        check_flags(relative_bias=relative_bias, stack_bias=stack_bias)
         self.stack_bias = stack_bias
         self.relative_bias = relative_bias
         if relative_bias:

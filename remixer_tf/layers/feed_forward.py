@@ -1,6 +1,6 @@
 """Position-wise feed-forward sublayers."""
 
-from remixer_tf.errors import check_integers
+from remixer_tf.arguments import PositiveInt, checked
 from remixer_tf.layers.base import PositionWise, dense, get_activation, wide
 from remixer_tf.layers.dropout import Dropout
 
@@ -18,9 +18,11 @@ class FeedForward(PositionWise):
     Call arguments and returns: see `Sublayer`.
     """
 
-    def __init__(self, d_ff, activation="relu", dropout_rate=0.0, **kwargs):
+    @checked
+    def __init__(
+        self, d_ff: PositiveInt, activation="relu", dropout_rate=0.0, **kwargs
+    ):
         super().__init__(**kwargs)
-        check_integers(d_ff=d_ff)
         self.d_ff = d_ff
         self.activation = activation
         self.dropout_rate = dropout_rate

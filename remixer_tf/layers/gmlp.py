@@ -1,15 +1,19 @@
 """gMLP's block: a channel MLP whose hidden units are gated by other tokens."""
 
+from typing import Annotated
+
 import keras
 from keras import ops
 
-from remixer_tf.errors import (
-    UserError,
-    check_choices,
-    check_factories,
-    check_integers,
-    check_numbers,
+from remixer_tf.arguments import (
+    Factory,
+    NonNegativeFloat,
+    Number,
+    PositiveInt,
+    checked,
+    one_of,
 )
+from remixer_tf.errors import UserError
 from remixer_tf.kernels.project import project
 from remixer_tf.layers.axes import is_shared, share
 from remixer_tf.layers.base import (
@@ -76,25 +80,23 @@ class SpatialGatingUnit(Sublayer):
     causal = None
     reorders_cache = False
 
+    @checked
     def __init__(
         self,
-        variant="split",
+        variant: Annotated[str, one_of(VARIANTS)] = "split",
         toeplitz=False,
-        spatial_stddev=None,
-        spatial_bias_value=None,
+        spatial_stddev: NonNegativeFloat | None = None,
+        spatial_bias_value: Number | None = None,
         num_mixing_heads=1,
         norm_epsilon=1e-6,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_choices(VARIANTS, variant=variant)
         self.variant = variant
         stddev, bias = VARIANTS[variant]
         if spatial_stddev is not None:
-            check_numbers(spatial_stddev=spatial_stddev)
             stddev = spatial_stddev
         if spatial_bias_value is not None:
-            check_numbers(float("-inf"), spatial_bias_value=spatial_bias_value)
             bias = spatial_bias_value
         self.norm = LayerNorm(norm_epsilon, name="norm", dtype=self.dtype_policy)
         self.mixing = LengthMixing(
@@ -206,17 +208,16 @@ class GatedMLP(Sublayer):
     reorders_cache = False
     lora_projections = ("wi", "wo")
 
+    @checked
     def __init__(
         self,
-        d_ff,
-        gate=SpatialGatingUnit,
-        attention=None,
+        d_ff: PositiveInt,
+        gate: Factory = SpatialGatingUnit,
+        attention: Factory | None = None,
         activation="gelu_exact",
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_integers(d_ff=d_ff)
-        check_factories(gate=gate)
         self.d_ff = d_ff
         self.act = get_activation(activation)
         dtype = self.dtype_policy
@@ -224,7 +225,6 @@ class GatedMLP(Sublayer):
         self.d_gate = d_ff // 2 if self.gating.variant == "split" else d_ff
         self.attention = None
         if attention is not None:
-            check_factories(attention=attention)
             self.attention = attention(d_out=self.d_gate, name="attention", dtype=dtype)
 
     def made_parts(self):

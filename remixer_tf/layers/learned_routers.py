@@ -1,9 +1,11 @@
 """Routers that learn a softmax over the experts: Switch, GShard."""
 
+from typing import Annotated
+
 import keras
 from keras import ops
 
-from remixer_tf.errors import check_integers, check_numbers
+from remixer_tf.arguments import NonNegativeFloat, checked, integer
 from remixer_tf.kernels.jitter import jitter
 from remixer_tf.layers.base import softmax
 from remixer_tf.layers.dropout import ReplicaSeedGenerator
@@ -30,17 +32,17 @@ class LearnedRouter(Router):
             keeps logits small (ST-MoE, Equation 5).
     """
 
+    @checked
     def __init__(
         self,
         num_experts,
         capacity_factor=1.25,
-        jitter=0.0,
-        balance_weight=0.01,
-        z_weight=0.0,
+        jitter: NonNegativeFloat = 0.0,
+        balance_weight: NonNegativeFloat = 0.01,
+        z_weight: NonNegativeFloat = 0.0,
         **kwargs,
     ):
         super().__init__(num_experts, capacity_factor, **kwargs)
-        check_numbers(jitter=jitter, balance_weight=balance_weight, z_weight=z_weight)
         self.jitter = jitter
         self.balance_weight = balance_weight
         self.z_weight = z_weight
@@ -130,12 +132,15 @@ class GShardRouter(LearnedRouter):
     k = 2
     causal_in_training = False
 
+    @checked
     def __init__(
-        self, num_experts, capacity_factor=1.0, second_threshold=0.2, **kwargs
+        self,
+        num_experts: Annotated[int, integer(2)],
+        capacity_factor=1.0,
+        second_threshold: NonNegativeFloat = 0.2,
+        **kwargs,
     ):
         super().__init__(num_experts, capacity_factor, **kwargs)
-        check_integers(2, num_experts=num_experts)
-        check_numbers(second_threshold=second_threshold)
         self.second_threshold = second_threshold
 
     @property

@@ -5,7 +5,8 @@ import math
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_flags, check_integers
+from remixer_tf.arguments import PositiveInt, checked
+from remixer_tf.errors import UserError
 from remixer_tf.kernels import fft_product
 from remixer_tf.kernels.mix import mix
 from remixer_tf.layers.base import (
@@ -74,20 +75,19 @@ class LengthMixing(Sublayer):
     reorders_cache = False
     counted_as = "mixing"
 
+    @checked
     def __init__(
         self,
-        num_mixing_heads=1,
-        toeplitz=False,
-        softmax=False,
-        use_bias=False,
+        num_mixing_heads: PositiveInt = 1,
+        toeplitz: bool = False,
+        softmax: bool = False,
+        use_bias: bool = False,
         kernel_initializer=None,
         bias_initializer="zeros",
         dropout_rate=0.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_integers(num_mixing_heads=num_mixing_heads)
-        check_flags(toeplitz=toeplitz, softmax=softmax, use_bias=use_bias)
         self.num_mixing_heads = num_mixing_heads
         self.toeplitz = toeplitz
         self.softmax = softmax

@@ -6,7 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from remixer_tf.errors import UserError, check_factories, check_flags, check_integers
+from remixer_tf.arguments import Factory, PositiveInt, checked
+from remixer_tf.errors import UserError
 from remixer_tf.layers.axes import is_shared, share
 from remixer_tf.layers.base import PositionWise, get_activation, wide
 from remixer_tf.layers.dispatch import exchange, gather, make_plan, multiply_blocks
@@ -62,21 +63,19 @@ class MoE(PositionWise):
             where there are none.
     """
 
+    @checked
     def __init__(
         self,
-        num_experts,
-        d_ff,
-        router=SwitchRouter,
+        num_experts: PositiveInt,
+        d_ff: PositiveInt,
+        router: Factory = SwitchRouter,
         activation="relu",
-        gated=False,
-        group_size=1024,
+        gated: bool = False,
+        group_size: PositiveInt = 1024,
         dropout_rate=0.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_integers(num_experts=num_experts, d_ff=d_ff, group_size=group_size)
-        check_flags(gated=gated)
-        check_factories(router=router)
         self.num_experts = num_experts
         self.d_ff = d_ff
         self.activation = activation

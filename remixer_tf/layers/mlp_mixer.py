@@ -3,7 +3,8 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_flags, check_integers
+from remixer_tf.arguments import PositiveInt, checked
+from remixer_tf.errors import UserError
 from remixer_tf.layers.base import (
     Sublayer,
     check_length,
@@ -20,10 +21,11 @@ class _TokenMLP(Sublayer):
     which leaves 0.88 of the deviation.
     """
 
-    def __init__(self, d_tokens, gated=False, activation="gelu", **kwargs):
+    @checked
+    def __init__(
+        self, d_tokens: PositiveInt, gated: bool = False, activation="gelu", **kwargs
+    ):
         super().__init__(**kwargs)
-        check_integers(d_tokens=d_tokens)
-        check_flags(gated=gated)
         self.d_tokens = d_tokens
         self.gated = gated
         self.act = get_activation(activation)
@@ -124,9 +126,11 @@ class SlidingTokenMLP(_TokenMLP):
 
     causal = True
 
-    def __init__(self, d_tokens, window, gated=False, activation="gelu", **kwargs):
+    @checked
+    def __init__(
+        self, d_tokens, window: PositiveInt, gated=False, activation="gelu", **kwargs
+    ):
         super().__init__(d_tokens, gated, activation, **kwargs)
-        check_integers(window=window)
         self.window = window
 
     def build(self, input_shape):
@@ -193,9 +197,11 @@ class BlockTokenMLP(_TokenMLP):
 
     causal = True
 
-    def __init__(self, d_tokens, window, gated=False, activation="gelu", **kwargs):
+    @checked
+    def __init__(
+        self, d_tokens, window: PositiveInt, gated=False, activation="gelu", **kwargs
+    ):
         super().__init__(d_tokens, gated, activation, **kwargs)
-        check_integers(window=window)
         if d_tokens % window:
             raise UserError(
                 "Hidden units form one group per token of a block, so their number is "

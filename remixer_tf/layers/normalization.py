@@ -2,7 +2,7 @@
 
 import keras
 
-from remixer_tf.errors import check_range
+from remixer_tf.arguments import PositiveFloat, checked
 from remixer_tf.layers.axes import NamedAxes
 
 
@@ -17,8 +17,8 @@ class RMSNorm(NamedAxes, keras.layers.RMSNormalization):
         **kwargs: see `keras.layers.RMSNormalization`.
     """
 
-    def __init__(self, epsilon=1e-6, **kwargs):
-        check_range("epsilon", epsilon, "a number above 0", lambda x: x > 0)
+    @checked
+    def __init__(self, epsilon: PositiveFloat = 1e-6, **kwargs):
         super().__init__(epsilon=epsilon, **kwargs)
 
     def add_weight(self, **kwargs):  # [channels]
@@ -36,8 +36,8 @@ class LayerNorm(NamedAxes, keras.layers.LayerNormalization):
         **kwargs: see `keras.layers.LayerNormalization`.
     """
 
-    def __init__(self, epsilon=1e-6, **kwargs):
-        check_range("epsilon", epsilon, "a number above 0", lambda x: x > 0)
+    @checked
+    def __init__(self, epsilon: PositiveFloat = 1e-6, **kwargs):
         super().__init__(epsilon=epsilon, **kwargs)
 
     def add_weight(self, **kwargs):

@@ -3,7 +3,8 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_integers
+from remixer_tf.arguments import PositiveInt, checked
+from remixer_tf.errors import UserError
 from remixer_tf.layers.base import dense
 
 
@@ -28,9 +29,9 @@ class PatchEmbedding(keras.layers.Layer):
         ValueError: for sides that the patch size does not divide.
     """
 
-    def __init__(self, patch_size, d_model, **kwargs):
+    @checked
+    def __init__(self, patch_size: PositiveInt, d_model: PositiveInt, **kwargs):
         super().__init__(**kwargs)
-        check_integers(patch_size=patch_size, d_model=d_model)
         self.patch_size = patch_size
         self.d_model = d_model
 

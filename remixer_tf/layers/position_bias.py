@@ -5,7 +5,8 @@ import math
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_flags, check_integers
+from remixer_tf.arguments import PositiveInt, checked
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import agree
 from remixer_tf.layers.saving import SavesParts
@@ -58,13 +59,16 @@ class RelativePositionBias(SavesParts, NamedAxes, keras.layers.Layer):
         ValueError: for numbers outside their ranges.
     """
 
+    @checked
     def __init__(
-        self, num_heads, bidirectional=None, num_buckets=32, max_distance=128, **kwargs
+        self,
+        num_heads: PositiveInt,
+        bidirectional: bool | None = None,
+        num_buckets=32,
+        max_distance: PositiveInt = 128,
+        **kwargs,
     ):
         super().__init__(**kwargs)
-        check_integers(num_heads=num_heads, max_distance=max_distance)
-        if bidirectional is not None:
-            check_flags(bidirectional=bidirectional)
         self.num_heads = num_heads
         self.bidirectional = bidirectional
         self.num_buckets = num_buckets

@@ -1,10 +1,12 @@
 """The Remixer block: static mixing composed with its own input."""
 
 import numbers
+from typing import Annotated
 
 from keras import ops
 
-from remixer_tf.errors import UserError, check_choices, check_integers
+from remixer_tf.arguments import PositiveInt, checked, one_of
+from remixer_tf.errors import UserError
 from remixer_tf.layers.base import Sublayer, dense, get_activation, read_prompt, wide
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.length_mixing import LengthMixing
@@ -71,25 +73,21 @@ class RemixerBlock(Sublayer):
     reorders_cache = False
     lora_projections = ("wi_0", "wi_1", "wo")
 
+    @checked
     def __init__(
         self,
-        d_ff=None,
-        num_mixing_heads=1,
+        d_ff: PositiveInt | None = None,
+        num_mixing_heads: PositiveInt = 1,
         alpha=0.5,
-        composition="full",
+        composition: Annotated[str, one_of(COMPOSITIONS)] = "full",
         activation="gelu",
         toeplitz=False,
-        residual="output",
+        residual: Annotated[str, one_of(RESIDUALS)] = "output",
         dropout_rate=0.0,
         mixing_dropout_rate=0.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_integers(num_mixing_heads=num_mixing_heads)
-        if d_ff is not None:
-            check_integers(d_ff=d_ff)
-        check_choices(COMPOSITIONS, composition=composition)
-        check_choices(RESIDUALS, residual=residual)
         constant = isinstance(alpha, numbers.Real)
         named = isinstance(alpha, str) and alpha in ALPHAS
         if not (0 <= alpha <= 1 if constant else named):

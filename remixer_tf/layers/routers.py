@@ -7,7 +7,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from remixer_tf.errors import check_integers, check_numbers
+from remixer_tf.arguments import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    checked,
+)
 from remixer_tf.kernels.largest import largest
 from remixer_tf.layers.assignment import assign_balanced
 from remixer_tf.layers.axes import NamedAxes
@@ -61,11 +66,14 @@ class Router(SavesParts, NamedAxes, keras.layers.Layer):
     causal_in_training = True
     needs_tokens = False
 
-    def __init__(self, num_experts, capacity_factor=1.25, **kwargs):
+    @checked
+    def __init__(
+        self,
+        num_experts: PositiveInt,
+        capacity_factor: NonNegativeFloat | None = 1.25,
+        **kwargs,
+    ):
         super().__init__(**{**kwargs, "dtype": "float32"})
-        check_integers(num_experts=num_experts)
-        if capacity_factor is not None:
-            check_numbers(capacity_factor=capacity_factor)
         self.num_experts = num_experts
         self.capacity_factor = capacity_factor
 
@@ -162,10 +170,16 @@ class HashRouter(Router):
 
     needs_tokens = True
 
-    def __init__(self, num_experts, vocab_size, capacity_factor=None, seed=0, **kwargs):
+    @checked
+    def __init__(
+        self,
+        num_experts,
+        vocab_size: PositiveInt,
+        capacity_factor=None,
+        seed: NonNegativeInt = 0,
+        **kwargs,
+    ):
         super().__init__(num_experts, capacity_factor, **kwargs)
-        check_integers(vocab_size=vocab_size)
-        check_integers(0, seed=seed)
         self.vocab_size = vocab_size
         self.seed = seed
 

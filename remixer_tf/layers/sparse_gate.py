@@ -5,11 +5,13 @@ Neither its code nor its full text was at hand. Our own choices are marked.
 """
 
 import math
+from typing import Annotated
 
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_choices, check_integers
+from remixer_tf.arguments import PositiveInt, checked, one_of
+from remixer_tf.errors import UserError
 from remixer_tf.kernels.take_rows import take_rows
 from remixer_tf.layers.assignment import assign_balanced
 from remixer_tf.layers.base import require_max_length, softmax
@@ -61,15 +63,19 @@ class SparseSpatialGate(SpatialGatingUnit):
             step, which has not read the positions that decide.
     """
 
-    def __init__(self, num_experts, routing="deterministic", **kwargs):
-        check_integers(num_experts=num_experts)
+    @checked
+    def __init__(
+        self,
+        num_experts: PositiveInt,
+        routing: Annotated[str, one_of(ROUTINGS)] = "deterministic",
+        **kwargs,
+    ):
         for name in {"variant", "num_mixing_heads"} & set(kwargs):
             raise UserError(
                 f"SparseSpatialGate has no {name}: it splits the channels, and the "
                 f"experts share them. Received: {name}={kwargs[name]!r}. Set "
                 "num_experts, or take a SpatialGatingUnit."
             )
-        check_choices(ROUTINGS, routing=routing)
         super().__init__(num_mixing_heads=num_experts, **kwargs)
         self.num_experts = num_experts
         self.routing = routing

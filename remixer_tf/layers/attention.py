@@ -176,7 +176,9 @@ class SelfAttention(_Attention):
         self.stack_bias = stack_bias
         self.relative_bias = relative_bias
         if relative_bias:
-            self.position_bias = RelativePositionBias(num_heads, name="position_bias")
+            self.position_bias = RelativePositionBias(
+                num_heads, self.stack_facts.bidirectional, name="position_bias"
+            )
 
     def build(self, input_shape):
         super().build(input_shape)
@@ -184,7 +186,6 @@ class SelfAttention(_Attention):
 
     def _build_position_bias(self):
         if self.relative_bias:
-            self.position_bias.join_stack(self.causal, self.max_length)
             self.position_bias.build()
 
     def call(self, x, context, training=False):

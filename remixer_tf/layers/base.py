@@ -10,6 +10,7 @@ from remixer_tf.errors import UserError, check_choices, check_integers
 from remixer_tf.kernels.project import project
 from remixer_tf.layers.axes import NamedAxes, axes_of, build_named, naming
 from remixer_tf.layers.dropout import Dropout
+from remixer_tf.layers.facts import StackFacts
 from remixer_tf.layers.saving import SavesParts
 from remixer_tf.layers.sowing import MixingFacts
 
@@ -128,24 +129,26 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
         check_choices((None, True, False), causal=causal)
         if max_length is not None:
             check_integers(max_length=max_length)
-        self.max_length = None
-        Sublayer.join_stack(self, causal, max_length)
-
-    def join_stack(self, causal, max_length):
-        """Takes from a stack what the constructor left open: causal, max_length.
-
-        The stack calls it for its sublayers and all layers in these. A sublayer calls
-        it for layers that it makes and builds in its own `build`.
-
-        Raises:
-            ValueError: the constructor said something else, or the stack is causal and
-                the class is not.
-        """
+        self.max_length = max_length
         if type(self).causal is None:
-            agree(self, causal=causal)
+            self.causal = causal
         elif causal and not self.causal:
-            raise UserError(not_causal(self))
-        agree(self, max_length=max_length)
+            raise UserError(self.not_causal())
+
+    @property
+    def told_by_stack(self):
+        """The names of the `StackFacts` that its stack tells it."""
+        depends = type(self).causal is None
+        return ("causal", "max_length") if depends else ("max_length",)
+
+    @property
+    def stack_facts(self):
+        """What it knows of its stack, to `tell` layers that it makes in its `build`."""
+        return StackFacts(self.causal, self.max_length)
+
+    def not_causal(self):
+        """The error text for this layer in a decoder, if it is not causal."""
+        return not_causal(self)
 
     def __call__(self, *args, **kwargs):
         """Keras' call, with a message of its own if the context is missing."""
@@ -400,25 +403,6 @@ def _take_steps(part, x, cache, context, state, *others):
     start = ops.convert_to_tensor(1, "int32"), ops.repeat(y, width, axis=1), cache
     _, y, cache = ops.while_loop(lambda t, *_: t < state.step, add_step, start)
     return y, cache
-
-
-def agree(layer, **facts):
-    """Sets attributes of a layer that are None; a ValueError if others differ.
-
-    They count as arguments of the layer's constructor from then on, so that a layer
-    made from its configuration alone has them too.
-    """
-    for name, fact in facts.items():
-        own = getattr(layer, name)
-        if own is None and fact is not None:
-            setattr(layer, name, fact)
-            layer.remember(**{name: fact})
-        elif fact is not None and own != fact:
-            name = f"{type(layer).__name__}.{name}"
-            raise UserError(
-                f"{name} = {own} contradicts the layer's stack, for which it is "
-                f"{fact}. Leave {name} unset."
-            )
 
 
 def softmax(x):

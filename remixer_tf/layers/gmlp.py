@@ -105,6 +105,8 @@ class SpatialGatingUnit(Sublayer):
             use_bias=True,
             kernel_initializer=keras.initializers.TruncatedNormal(stddev=stddev),
             bias_initializer=keras.initializers.Constant(bias),
+            causal=self.causal,
+            max_length=self.max_length,
             name="mixing",
             dtype=self.dtype_policy,
         )
@@ -118,7 +120,6 @@ class SpatialGatingUnit(Sublayer):
                     f"Received: {channels} channels in layer '{self.path}'"
                 )
             channels //= 2
-        self.mixing.join_stack(self.causal, self.max_length)
         if self.mixing.kernel_initializer.stddev is None:
             require_max_length(self)
             self.mixing.kernel_initializer.stddev = self.max_length**-0.5
@@ -222,10 +223,12 @@ class GatedMLP(Sublayer):
         self.act = get_activation(activation)
         dtype = self.dtype_policy
         self.gating = gate(name="gating", dtype=dtype)
+        self.stack_facts.tell(self.gating)
         self.d_gate = d_ff // 2 if self.gating.variant == "split" else d_ff
         self.attention = None
         if attention is not None:
             self.attention = attention(d_out=self.d_gate, name="attention", dtype=dtype)
+            self.stack_facts.tell(self.attention)
 
     def made_parts(self):
         return {"gate": configuration_of(self.gating)}
@@ -242,10 +245,8 @@ class GatedMLP(Sublayer):
         self.wi = bert_dense("wi", d_model, self.d_ff, dtype, axes=axes)  # U
         out = wide(dtype)
         self.wo = bert_dense("wo", self.d_gate, d_model, out, axes=axes[::-1])  # V
-        self.gating.join_stack(self.causal, self.max_length)
         self.gating.build((None, None, self.d_ff))
         if self.attention is not None:
-            self.attention.join_stack(self.causal, self.max_length)
             self.attention.build(input_shape)
 
     def call(self, x, context, training=False):

@@ -92,13 +92,11 @@ class MoE(PositionWise):
         """See `Sublayer`: the router's."""
         return self.router.causal_in_training
 
-    def join_stack(self, causal, max_length):
-        if causal and not self.causal:
-            raise UserError(
-                f"{type(self.router).__name__} lets a token's output depend on later "
-                "tokens, which a decoder's layers do not see. Take another router."
-            )
-        super().join_stack(causal, max_length)
+    def not_causal(self):
+        return (
+            f"{type(self.router).__name__} lets a token's output depend on later "
+            "tokens, which a decoder's layers do not see. Take another router."
+        )
 
     def build(self, input_shape):
         d_model = input_shape[-1]

@@ -8,7 +8,6 @@ from keras import ops
 from remixer_tf.arguments import PositiveInt, checked
 from remixer_tf.errors import UserError, check_integers
 from remixer_tf.layers.axes import NamedAxes
-from remixer_tf.layers.base import agree
 from remixer_tf.layers.saving import SavesParts
 from remixer_tf.layers.toeplitz import create_toeplitz_matrix
 
@@ -59,6 +58,8 @@ class RelativePositionBias(SavesParts, NamedAxes, keras.layers.Layer):
         ValueError: for numbers outside their ranges.
     """
 
+    told_by_stack = ("bidirectional",)
+
     @checked
     def __init__(
         self,
@@ -73,10 +74,6 @@ class RelativePositionBias(SavesParts, NamedAxes, keras.layers.Layer):
         self.bidirectional = bidirectional
         self.num_buckets = num_buckets
         self.max_distance = max_distance
-
-    def join_stack(self, causal, max_length):
-        """See `Sublayer`: a causal stack has no keys ahead of a query."""
-        agree(self, bidirectional=None if causal is None else not causal)
 
     def build(self, input_shape=None):
         if self.bidirectional is None:

@@ -6,7 +6,6 @@ from keras import ops
 from remixer_tf.errors import check_integers
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import (
-    agree,
     check_length,
     require_max_length,
     require_positions,
@@ -33,15 +32,13 @@ class PositionEmbedding(SavesParts, NamedAxes, keras.layers.Layer):
             packed examples without positions.
     """
 
+    told_by_stack = ("max_length",)
+
     def __init__(self, max_length=None, **kwargs):
         super().__init__(**kwargs)
         if max_length is not None:
             check_integers(max_length=max_length)
         self.max_length = max_length
-
-    def join_stack(self, causal, max_length):
-        """See `Sublayer`."""
-        agree(self, max_length=max_length)
 
     def build(self, input_shape):
         require_max_length(self)

@@ -112,6 +112,8 @@ class RemixerBlock(Sublayer):
             toeplitz=toeplitz,
             softmax=True,
             dropout_rate=mixing_dropout_rate,
+            causal=self.causal,
+            max_length=self.max_length,
             name="mixing",
             dtype=self.dtype_policy,
         )
@@ -136,7 +138,6 @@ class RemixerBlock(Sublayer):
         self.wi_1 = dense("wi_1", input_shape, d_ff, dtype, axes=axes)  # W_2
         into = hidden_shape, d_model, wide(dtype)
         self.wo = dense("wo", *into, axes=axes[::-1])  # W_3
-        self.mixing.join_stack(self.causal, self.max_length)
         self.mixing.build(hidden_shape)
         self.dropout.build()
         if self.alpha in ("learned_scalar", "learned_vector"):

@@ -23,6 +23,7 @@ from remixer_tf.layers.base import (
     wide,
 )
 from remixer_tf.layers.dropout import Dropout
+from remixer_tf.layers.facts import StackFacts
 from remixer_tf.layers.normalization import RMSNorm
 from remixer_tf.layers.saving import SavesParts, configuration_of
 from remixer_tf.models.remat import call_recomputed, check_remat
@@ -205,9 +206,9 @@ class TransformerStack(SavesParts, keras.layers.Layer):
     `{"self_attention": ..., "feed_forward": ...}`, Remixer's puts `"remixer"` in the
     feed-forward's place.
 
-    The stack tells `causal` and `max_length` to its layers, and to those in them, see
-    `Sublayer.join_stack`. Before `build` it tells those that were made in constructors,
-    after it the others.
+    The stack tells `causal` and `max_length` to its layers, and to those in them, as
+    soon as they are made: see `StackFacts`. Layers that a layer makes in its own
+    `build` know them after it.
 
     Args:
         sublayers: a dictionary from a sublayer's name to a factory that takes `name`
@@ -282,6 +283,7 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         stream = wide(dtype)  # of the residual stream
         self.causal = causal
         self.max_length = max_length
+        self.stack_facts = StackFacts(causal, max_length)
         self.remat = remat
         self.scan = scan
         self.num_layers = num_layers
@@ -292,7 +294,7 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         self.positions = self.position_bias = None
         if positions is not None:
             self.positions = positions(name="positions", dtype=dtype)
-            self._tell(self.positions, "positions")
+            self.stack_facts.tell(self.positions, f"{self.name}/positions")
         self.input_norm = norm(name="input_norm", dtype=stream) if input_norm else None
         self.blocks = [
             block(
@@ -308,7 +310,7 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         ]
         if position_bias is not None:
             self.position_bias = position_bias(name="position_bias")
-            self._tell(self.position_bias, "position_bias")
+            self.stack_facts.tell(self.position_bias, f"{self.name}/position_bias")
         self.final_norm = norm(name="final_norm", dtype=stream) if final_norm else None
         self.input_dropout, self.output_dropout = (
             Dropout(dropout_rate, shared_axes=(1,), name=name, dtype=stream)
@@ -347,19 +349,11 @@ class TransformerStack(SavesParts, keras.layers.Layer):
 
     def _make_sublayer(self, factory, key, name):
         sublayer = make_sublayer(factory, key, self.dtype_policy)
-        self._tell(sublayer, name)
+        path = f"{self.name}/{name}"
+        self.stack_facts.tell(sublayer, path)
         if self.causal and not getattr(sublayer, "causal", False):
-            raise UserError(f"Layer '{self.name}/{name}': {not_causal(sublayer)}")
+            raise UserError(f"Layer '{path}': {not_causal(sublayer)}")
         return sublayer
-
-    def _tell(self, layer, name):
-        """Tells a layer, and all those in it, what is common to the stack."""
-        try:
-            for part in layer._flatten_layers():
-                if hasattr(part, "join_stack"):
-                    part.join_stack(self.causal, self.max_length)
-        except ValueError as error:
-            raise UserError(f"Layer '{self.name}/{name}': {error}") from error
 
     def build(self, input_shape):
         self.d_model = input_shape[-1]
@@ -371,7 +365,8 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         self.input_dropout.build()
         for block in self.blocks:
             block.build(input_shape)
-            self._tell(block.sublayer, block.name)  # Also those that it made just now.
+            # Also those that it made just now.
+            self.stack_facts.tell(block.sublayer, f"{self.name}/{block.name}")
         self.output_dropout.build()
 
     def call(self, x, context, cache=None, state=None, training=False, prefill=False):

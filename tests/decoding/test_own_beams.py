@@ -90,7 +90,6 @@ class Wraps(Sublayer):
         self.inner = SelfAttention(2, 4, name="inner")
 
     def build(self, input_shape):
-        self.inner.join_stack(self.causal, self.max_length)
         self.inner.build(input_shape)
 
     def call(self, x, context, training=False):

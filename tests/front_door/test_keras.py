@@ -248,7 +248,7 @@ def test_layers_of_ones_own_are_saved(tmp_path):
 def test_a_part_from_its_configuration_is_as_its_stack_told_it(name):
     """A decoder's parts stay causal: their outputs do not change with later tokens."""
     model, _ = make(name, **fewest_layers(name))
-    told = [p for p in model._flatten_layers() if hasattr(p, "join_stack")]
+    told = [p for p in model._flatten_layers() if hasattr(p, "told_by_stack")]
     assert any(getattr(part, "causal", False) for part in told)
     for part in told:
         again = type(part).from_config(part.get_config())

@@ -16,6 +16,7 @@ from remixer_tf.layers import (
     MoE,
     SwitchRouter,
 )
+from remixer_tf.layers.facts import StackFacts
 from tests.compiled import compiled, outputs_and_gradients
 from tests.layers.mixtures import (
     MASK,
@@ -85,9 +86,9 @@ def test_the_leaks_that_docstrings_tell_of(router):
 
 def test_a_decoder_refuses_a_router_that_is_not_causal():
     layer = mixture(NotCausalRouter)
-    layer.join_stack(causal=False, max_length=None)
+    StackFacts(causal=False).tell(layer)
     with pytest.raises(ValueError, match="NotCausalRouter .* another router"):
-        layer.join_stack(causal=True, max_length=None)
+        StackFacts(causal=True).tell(layer)
 
 
 @pytest.mark.parametrize("move", ["gather", "exchange"])

@@ -184,13 +184,18 @@ def test_layers_made_in_build_do_not_leak():
         def build(self, input_shape):
             self.attention = SelfAttention(2, 3, name="attention")
             self.attention.build(input_shape)
+            self.mixing = LengthMixing(name="mixing")
+            self.stack_facts.tell(self.mixing)  # It builds a matrix of max_length.
+            self.mixing.build(input_shape)
 
         def call(self, x, context, training=False):
             return self.attention(x, context=context)
 
-    stack = TransformerStack({"own": Own}, num_layers=1, causal=True)
+    stack = TransformerStack({"own": Own}, num_layers=1, causal=True, max_length=5)
     stack.build((None, None, 6))
-    assert stack.blocks[0].sublayer.attention.causal is True
+    own = stack.blocks[0].sublayer
+    assert own.attention.causal is own.mixing.causal is True
+    assert own.mixing.mixing_matrix.shape == (1, 5, 5)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,63 @@
+"""What all layers of a stack have in common."""
+
+import dataclasses
+
+from remixer_tf.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class StackFacts:
+    """What a stack tells its layers, and all layers in these. None: it does not say.
+
+    A layer's attribute `told_by_stack` names the facts that it takes as attributes of
+    its own.
+
+    Attributes:
+        causal: bool, whether no output may depend on a later token.
+        max_length: int, the longest sequence.
+    """
+
+    causal: bool | None = None
+    max_length: int | None = None
+
+    @property
+    def bidirectional(self):
+        """Whether later tokens are seen, a bool; None where `causal` is."""
+        return None if self.causal is None else not self.causal
+
+    def tell(self, layer, path=None):
+        """Sets what the constructors of a layer, and of those in it, left open.
+
+        It counts as an argument of these constructors from then on, so that a layer
+        made from its configuration alone has it too.
+
+        Args:
+            layer: a `keras.layers.Layer`.
+            path: str, the layer's name in an error; its own if None.
+
+        Raises:
+            ValueError: a constructor said something else, or the facts are causal and a
+                layer is not.
+        """
+        told = [x for x in layer._flatten_layers() if hasattr(x, "told_by_stack")]
+        try:
+            for part in told:
+                for name in part.told_by_stack:
+                    self._settle(part, name)
+                if self.causal and not getattr(part, "causal", True):
+                    raise UserError(part.not_causal())
+        except UserError as error:
+            raise UserError(f"Layer '{path or layer.name}': {error}") from error
+
+    def _settle(self, layer, name):
+        fact, own = getattr(self, name), getattr(layer, name)
+        if fact is None or own == fact:
+            return
+        if own is not None:
+            name = f"{type(layer).__name__}.{name}"
+            raise UserError(
+                f"{name} = {own} contradicts the layer's stack, for which it is "
+                f"{fact}. Leave {name} unset."
+            )
+        setattr(layer, name, fact)
+        layer.remember(**{name: fact})

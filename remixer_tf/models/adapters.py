@@ -7,16 +7,12 @@ Regular expressions find parts of paths without the model's name, such as
 import dataclasses
 import re
 
-from remixer_tf.errors import (
-    UserError,
-    check_integers,
-    check_numbers,
-    check_range,
-    shorten,
-)
+from remixer_tf.arguments import NonNegativeFloat, NonNegativeInt, Rate, checked
+from remixer_tf.errors import UserError, shorten
 from remixer_tf.layers.base import Dense
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Lora:
     """Low-rank adapters of projections (Hu et al. 2021, "LoRA", section 4.1).
@@ -43,17 +39,12 @@ class Lora:
         16
     """
 
-    rank: int = 8
-    alpha: float | None = None
+    rank: NonNegativeInt = 8
+    alpha: NonNegativeFloat | None = None
     layers: str | None = None
-    dropout_rate: float = 0.0
+    dropout_rate: Rate = 0.0
 
     def __post_init__(self):
-        check_integers(0, rank=self.rank)
-        if self.alpha is not None:
-            check_numbers(alpha=self.alpha)
-        rate = self.dropout_rate
-        check_range("dropout_rate", rate, "a number in [0, 1)", lambda x: 0 <= x < 1)
         if self.layers is not None:
             _compiled("layers", self.layers)
 

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import check_factories, check_flags, check_integers
+from remixer_tf.arguments import Factory, NonNegativeInt, PositiveInt, checked
 from remixer_tf.layers.axes import build_named
 from remixer_tf.layers.base import Context
 from remixer_tf.models.keras_model import KerasModel
@@ -40,22 +40,19 @@ class EncoderOnly(KerasModel):
         float32 logits, see the head.
     """
 
+    @checked
     def __init__(
         self,
-        encoder,
-        head,
-        vocab_size,
-        d_model,
-        num_token_types=0,
-        mask_padding=True,
+        encoder: Factory,
+        head: Factory,
+        vocab_size: PositiveInt,
+        d_model: PositiveInt,
+        num_token_types: NonNegativeInt = 0,
+        mask_padding: bool = True,
         **kwargs,
     ):
         kwargs.setdefault("name", "encoder_only")
         super().__init__(**kwargs)
-        check_integers(vocab_size=vocab_size, d_model=d_model)
-        check_integers(0, num_token_types=num_token_types)
-        check_factories(encoder=encoder, head=head)
-        check_flags(mask_padding=mask_padding)
         self.vocab_size = vocab_size
         self.d_model = d_model
         self.num_token_types = num_token_types

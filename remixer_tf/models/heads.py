@@ -3,7 +3,8 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_choices, check_flags, check_integers
+from remixer_tf.arguments import PositiveInt, checked
+from remixer_tf.errors import UserError, check_choices
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import MASKED, get_activation
 from remixer_tf.layers.bert import bert_dense
@@ -73,13 +74,15 @@ class MaskedLMHead(Head):
         norm_epsilon: float, of its LayerNorm.
     """
 
+    @checked
     def __init__(
-        self, bias_size=None, mlm_transform=False, norm_epsilon=1e-6, **kwargs
+        self,
+        bias_size: PositiveInt | None = None,
+        mlm_transform: bool = False,
+        norm_epsilon=1e-6,
+        **kwargs,
     ):
         super().__init__(**kwargs)
-        check_flags(mlm_transform=mlm_transform)
-        if bias_size is not None:
-            check_integers(bias_size=bias_size)
         self.bias_size = bias_size
         self.mlm_transform = mlm_transform
         self.norm_epsilon = norm_epsilon
@@ -142,9 +145,9 @@ class ClassificationHead(Head):
         ValueError: for packed examples, several in a row.
     """
 
-    def __init__(self, num_classes, **kwargs):
+    @checked
+    def __init__(self, num_classes: PositiveInt, **kwargs):
         super().__init__(**kwargs)
-        check_integers(num_classes=num_classes)
         self.num_classes = num_classes
 
     def build(self, input_shape):
@@ -227,9 +230,9 @@ class EmbeddingHead(Head):
 
     gives_logits = False
 
-    def __init__(self, pooling=("mean",), layers=(), normalize=False, **kwargs):
+    @checked
+    def __init__(self, pooling=("mean",), layers=(), normalize: bool = False, **kwargs):
         super().__init__(**kwargs)
-        check_flags(normalize=normalize)
         if not isinstance(pooling, (list, tuple)) or not pooling:
             raise UserError(
                 f"pooling must be a list of {', '.join(POOLINGS)}. Received: "

@@ -1,9 +1,12 @@
 """Image classifiers over any stack."""
 
+from typing import Annotated
+
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_choices, check_factories, check_integers
+from remixer_tf.arguments import Factory, PositiveInt, checked, one_of
+from remixer_tf.errors import UserError
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import Context, dense
 from remixer_tf.layers.patches import PatchEmbedding
@@ -11,15 +14,15 @@ from remixer_tf.models.keras_model import KerasModel
 from remixer_tf.objectives.batches import check_batch
 
 POOLS = ("cls", "gap")
+Pool = Annotated[str, one_of(POOLS)]
 
 
-def num_tokens(image_size, patch_size, pool="cls"):
+@checked
+def num_tokens(image_size: PositiveInt, patch_size: PositiveInt, pool: Pool = "cls"):
     """The length of the sequence that an `ImageClassifier`'s stack sees, an int.
 
     One token per patch, and one more for "cls". Args: see `ImageClassifier`.
     """
-    check_integers(image_size=image_size, patch_size=patch_size)
-    check_choices(POOLS, pool=pool)
     return (image_size // patch_size) ** 2 + (pool == "cls")
 
 
@@ -56,21 +59,19 @@ class ImageClassifier(NamedAxes, KerasModel):
             image's, or images of another size.
     """
 
+    @checked
     def __init__(
         self,
-        stack,
-        image_size,
+        stack: Factory,
+        image_size: PositiveInt,
         patch_size,
         d_model,
-        num_classes,
-        pool="cls",
+        num_classes: PositiveInt,
+        pool: Pool = "cls",
         **kwargs,
     ):
         kwargs.setdefault("name", "image_classifier")
         super().__init__(**kwargs)
-        check_integers(image_size=image_size, num_classes=num_classes)
-        check_factories(stack=stack)
-        check_choices(POOLS, pool=pool)
         self.image_size = image_size
         self.patch_size = patch_size
         self.d_model = d_model

@@ -1,9 +1,11 @@
 """Which layers of a stack are others, for `TransformerStack.sublayers`."""
 
-from remixer_tf.errors import UserError, check_integers
+from remixer_tf.arguments import NonNegativeInt, PositiveInt, checked
+from remixer_tf.errors import UserError
 
 
-def interleave(dense, sparse, num_layers, num_sparse):
+@checked
+def interleave(dense, sparse, num_layers: PositiveInt, num_sparse: NonNegativeInt):
     """Spreads sparse layers evenly among dense ones.
 
     N2 of N layers are sparse: those after `floor(i N / (N2 + 1))` others, i = 1 .. N2
@@ -21,8 +23,6 @@ def interleave(dense, sparse, num_layers, num_sparse):
     Raises:
         ValueError: for more sparse layers than layers.
     """
-    check_integers(num_layers=num_layers)
-    check_integers(0, num_sparse=num_sparse)
     if num_sparse > num_layers:
         raise UserError(
             "The sparse layers are some of all layers. Received: "
@@ -32,7 +32,8 @@ def interleave(dense, sparse, num_layers, num_sparse):
     return [sparse if layer in places else dense for layer in range(num_layers)]
 
 
-def alternate(layers, num_layers):
+@checked
+def alternate(layers, num_layers: PositiveInt):
     """Repeats a pattern of layers: with two, every second one is the second.
 
     Switch Transformers have a mixture of experts in every second feed-forward layer
@@ -48,7 +49,6 @@ def alternate(layers, num_layers):
     Raises:
         ValueError: for a pattern longer than the stack.
     """
-    check_integers(num_layers=num_layers)
     if not isinstance(layers, (list, tuple)):
         raise UserError(
             "layers must be a list of dictionaries of a layer's sublayers. Received: "

@@ -6,13 +6,8 @@ import inspect
 import keras
 from keras import ops
 
-from remixer_tf.errors import (
-    UserError,
-    check_factories,
-    check_flags,
-    check_integers,
-    check_range,
-)
+from remixer_tf.arguments import Factory, PositiveInt, checked
+from remixer_tf.errors import UserError, check_factories, check_range
 from remixer_tf.layers.base import (
     as_read,
     each_hypothesis,
@@ -254,31 +249,27 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         the output, of the shape of x, and the new cache (empty unless decoding).
     """
 
+    @checked
     def __init__(
         self,
         sublayers,
-        num_layers,
+        num_layers: PositiveInt,
         position_bias=None,
-        norm=RMSNorm,
+        norm: Factory = RMSNorm,
         dropout_rate=0.0,
         survival_probability=1.0,
         positions=None,
-        input_norm=False,
-        final_norm=True,
-        block=Block,
+        input_norm: bool = False,
+        final_norm: bool = True,
+        block: Factory = Block,
         causal=False,
-        max_length=None,
+        max_length: PositiveInt | None = None,
         remat=None,
-        scan=False,
+        scan: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_integers(num_layers=num_layers)
         check_remat(remat)
-        if max_length is not None:
-            check_integers(max_length=max_length)
-        check_factories(norm=norm, block=block)
-        check_flags(input_norm=input_norm, final_norm=final_norm, scan=scan)
         dtype = self.dtype_policy
         stream = wide(dtype)  # of the residual stream
         self.causal = causal

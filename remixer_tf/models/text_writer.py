@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from remixer_tf.errors import check_factories, check_flags, check_integers
+from remixer_tf.arguments import Factory, PositiveInt, checked
 from remixer_tf.layers.axes import build_named
 from remixer_tf.layers.base import dense
 from remixer_tf.layers.embedding import TiedLogits
@@ -22,13 +22,17 @@ class TextWriter(KerasModel):
 
     scale_logits = False
 
-    def __init__(self, encoder, decoder, vocab_size, d_model, tied_logits, **kwargs):
+    @checked
+    def __init__(
+        self,
+        encoder: Factory | None,
+        decoder: Factory,
+        vocab_size: PositiveInt,
+        d_model: PositiveInt,
+        tied_logits: bool,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
-        check_integers(vocab_size=vocab_size, d_model=d_model)
-        if encoder is not None:
-            check_factories(encoder=encoder)
-        check_factories(decoder=decoder)
-        check_flags(tied_logits=tied_logits)
         self.vocab_size = vocab_size
         self.d_model = d_model
         self.tied_logits = tied_logits

@@ -226,7 +226,8 @@ def test_a_model_from_its_parts():
     # Tokens at random, of 998: nothing is known yet, and one step changes little.
     before = float(names["loss"])
     assert before == pytest.approx(math.log(1000), rel=0.2)
-    sums = names["objective"](names["model"](names["batch"]), names["batch"])
+    logits = names["model"](names["batch"])
+    sums = names["objective"].sums(logits, names["batch"])
     after = float(sums["objective"] / sums["weight"])
     assert after != before and after == pytest.approx(before, rel=0.1)
 

@@ -58,6 +58,7 @@ test-slower: install
 
 lint: install
 	$(PY) -m ruff check .
+	$(PY) -m mypy
 
 # Into site/; a broken link or name is an error. The variable hides an advertisement.
 docs: install

@@ -116,6 +116,7 @@ setup(
         "dev": [
             "hypothesis",
             "ipykernel",
+            "mypy",
             "nbclient",
             "pre-commit",
             "pytest",

@@ -48,7 +48,10 @@ for name, module in list(sys.modules.items()):
 for path in filter(None, sys.path):
     path = pathlib.Path(path).resolve()
     assert path != repository and repository not in path.parents, path
-print("remixer_tf comes from the wheel:", pathlib.Path(remixer_tf.__file__).parent)
+folder = pathlib.Path(remixer_tf.__file__).parent
+for name in ("py.typed", "__init__.pyi"):  # what type checkers look for
+    assert (folder / name).is_file(), name
+print("remixer_tf comes from the wheel:", folder)
 END
 
 remixer_tf() { "$work/venv/bin/remixer_tf" "$@"; }

@@ -12,7 +12,7 @@ import inspect
 import math
 import typing
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, cast
 
 from remixer_tf.errors import (
     check_choices,
@@ -22,6 +22,8 @@ from remixer_tf.errors import (
     check_numbers,
     check_range,
 )
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def integer(minimum):
@@ -55,7 +57,7 @@ Factory = Annotated[
 ]
 
 
-def checked(function):
+def checked(function: F) -> F:
     """Checks the arguments of each call as the function's signature declares them.
 
     Only those that are given are checked, before the function runs. bool takes True and
@@ -85,7 +87,7 @@ def checked(function):
         return function(*args, **kwargs)
 
     call.__signature__ = signature  # gin and Keras look for no __wrapped__.
-    return call
+    return cast(F, call)
 
 
 def _check(annotation):

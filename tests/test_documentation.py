@@ -264,6 +264,24 @@ def test_tests_run_the_python_of_every_page():
     assert {page.removeprefix("guides/") for page in pages} == set(tested.split())
 
 
+def test_every_public_name_has_types():
+    """`make lint` checks that type checkers read them, see tests/typed."""
+    public = {getattr(rt, name) for name in rt._HOMES}
+    for module in map(rt.__getattr__, rt._MODULES):
+        public |= {getattr(module, name) for name in module.__all__}
+    # `rt.load` makes a LoadedRun.
+    functions = [x.__init__ if inspect.isclass(x) else x for x in public]
+    functions.remove(rt.LoadedRun.__init__)
+    methods = filter(inspect.isfunction, vars(rt.LoadedRun).values())
+    functions += [x for x in methods if not x.__name__.startswith("_")]
+    for part in functions:
+        if not getattr(part, "__module__", "").startswith("remixer_tf"):
+            continue  # of Keras, or of a NamedTuple
+        parameters = inspect.signature(part).parameters.values()
+        bare = {x.name for x in parameters if x.annotation is inspect.Parameter.empty}
+        assert bare <= {"self"}, f"{part.__qualname__} has no types of {bare}"
+
+
 def test_every_public_name_has_an_example():
     """In its own docstring, or in a block of README or docs."""
     code = "\n".join(block.code for block in blocks("python"))

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from remixer_tf.decoding.constraints import IMPOSSIBLE
+from remixer_tf.decoding.constraints import IMPOSSIBLE, AnswerLimits
 from remixer_tf.decoding.greedy import greedy_decode
 from remixer_tf.decoding.row_settings import column, of_rows, with_rows
 from remixer_tf.decoding.search import Answers, Choice, Decoded, Search, decode, pick
@@ -123,8 +123,15 @@ class HuggingFaceRules:
 
 
 def beam_search(
-    model, batch, max_length, rules, beams=4, n_best=1, eos_id=1, limits=None
-):
+    model: Any,
+    batch: Any,
+    max_length: int,
+    rules: T5Rules | HuggingFaceRules,
+    beams: int = 4,
+    n_best: int = 1,
+    eos_id: int = 1,
+    limits: AnswerLimits | None = None,
+) -> Decoded:
     """Searches for the likeliest answers, keeping `beams` beginnings of each example.
 
     Each row ends by itself, as if it were alone. Scores are log-probabilities, whatever

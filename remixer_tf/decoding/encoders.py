@@ -1,5 +1,7 @@
 """Answers of models without a decoder: classes and spans."""
 
+from typing import Any
+
 from keras import ops
 
 from remixer_tf.decoding.constraints import IMPOSSIBLE
@@ -7,7 +9,7 @@ from remixer_tf.decoding.search import Decoded
 from remixer_tf.errors import UserError
 
 
-def classify(model, batch, max_length):
+def classify(model: Any, batch: Any, max_length: Any) -> Decoded:
     """Takes the likeliest class of each target of a classifier, as `tokens`.
 
     Evaluation uses it as it uses a search. A model with a `ClassificationHead` gives
@@ -37,8 +39,13 @@ def classify(model, batch, max_length):
 
 
 def best_span(
-    model, batch, max_length, max_span_length=30, num_best=20, null_threshold=None
-):
+    model: Any,
+    batch: Any,
+    max_length: Any,
+    max_span_length: int = 30,
+    num_best: int = 20,
+    null_threshold: float | None = None,
+) -> Decoded:
     """Takes the best answer in a window of a context, by BERT's protocol for SQuAD.
 
     Of the `num_best` largest logits of starts and those of ends, the pair with the

@@ -1,12 +1,21 @@
 """The likeliest token at every step."""
 
+from typing import Any
+
 from keras import ops
 
+from remixer_tf.decoding.constraints import AnswerLimits
 from remixer_tf.decoding.search import Choice, Decoded, Search, decode
 from remixer_tf.kernels.largest import largest
 
 
-def greedy_decode(model, batch, max_length, eos_id=1, limits=None):
+def greedy_decode(
+    model: Any,
+    batch: Any,
+    max_length: int,
+    eos_id: int = 1,
+    limits: AnswerLimits | None = None,
+) -> Decoded:
     """Takes the likeliest token at every step, until all rows have ended.
 
     For arguments and errors see `decode`. Returns a `Decoded`; scores are

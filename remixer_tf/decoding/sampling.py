@@ -1,10 +1,11 @@
 """Answers drawn from the model's distribution."""
 
 import dataclasses
+from typing import Any
 
 from keras import ops
 
-from remixer_tf.decoding.constraints import IMPOSSIBLE
+from remixer_tf.decoding.constraints import IMPOSSIBLE, AnswerLimits
 from remixer_tf.decoding.row_random import row_uniforms
 from remixer_tf.decoding.row_settings import column, with_rows
 from remixer_tf.decoding.search import Answers, Choice, Decoded, Search, decode
@@ -93,15 +94,15 @@ class Sampling:
 
 
 def sample(
-    model,
-    batch,
-    max_length,
-    sampling=None,
-    num_samples=1,
-    seed=0,
-    eos_id=1,
-    limits=None,
-):
+    model: Any,
+    batch: Any,
+    max_length: int,
+    sampling: Sampling | None = None,
+    num_samples: int = 1,
+    seed: int = 0,
+    eos_id: int = 1,
+    limits: AnswerLimits | None = None,
+) -> Decoded:
     """Draws each token, and so answers from `p(y) = prod_t p(y_t | y_<t)`.
 
     The same seed draws the same samples: a row's random numbers come from the seed and

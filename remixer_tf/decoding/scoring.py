@@ -28,7 +28,7 @@ class Scores(NamedTuple):
     log_probs: Any
 
 
-def check_scores(model):
+def check_scores(model: Any) -> None:
     """Raises a ValueError unless the model can score texts, see `score`."""
     check_writes(model)
     if first := getattr(model, "first_scorable", 0):
@@ -39,7 +39,7 @@ def check_scores(model):
         )
 
 
-def score(model, batch):
+def score(model: Any, batch: Any) -> Scores:
     """The log-likelihood of given targets: sum_t log p(y_t | y_<t, inputs).
 
     A row's scores do not depend on its padding (of models that mask theirs), nor on its

@@ -98,7 +98,14 @@ class Search(NamedTuple):
     branches: bool = False
 
 
-def decode(model, batch, max_length, search, eos_id=1, limits=None):
+def decode(
+    model: Any,
+    batch: Any,
+    max_length: int,
+    search: Search,
+    eos_id: int = 1,
+    limits: AnswerLimits | None = None,
+) -> tuple[Hypotheses, Any]:
     """Writes token after token as a search says, until all hypotheses have ended.
 
     It reads the prompt; runs the model with its cache; counts log-probabilities; and
@@ -307,7 +314,7 @@ class _Writing:
         return _Now(now.step + 1, last, hypotheses, nodes, state, writers, cache)
 
 
-def check_writes(model):
+def check_writes(model: Any) -> None:
     """Raises a ValueError unless the model writes token after token."""
     if not hasattr(model, "decode_step"):
         raise UserError(

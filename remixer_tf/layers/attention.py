@@ -1,6 +1,7 @@
 """Multi-head attention; by default T5's way, without biases and 1 / sqrt(d_kv)."""
 
 import functools
+from typing import Unpack
 
 import keras
 from keras import ops
@@ -19,8 +20,27 @@ from remixer_tf.layers.base import (
     update_cache,
 )
 from remixer_tf.layers.dropout import Dropout
+from remixer_tf.layers.keywords import SublayerKeywords
 from remixer_tf.layers.position_bias import RelativePositionBias
 from remixer_tf.layers.sowing import sow
+
+
+class AttentionKeywords(SublayerKeywords, total=False):
+    """Keywords that `SelfAttention` and `CrossAttention` share, see there."""
+
+    use_bias: bool
+    scale_query: bool
+    stddev: float | None
+    d_out: int | None
+    zero_out: bool
+
+
+class SelfAttentionKeywords(AttentionKeywords, total=False):
+    """Keywords of a preset of `SelfAttention`, see there."""
+
+    dropout_rate: float
+    relative_bias: bool
+    stack_bias: bool
 
 
 class _Attention(Sublayer):
@@ -40,13 +60,13 @@ class _Attention(Sublayer):
         self,
         num_heads: PositiveInt,
         d_kv: PositiveInt,
-        dropout_rate=0.0,
+        dropout_rate: float = 0.0,
         use_bias: bool = False,
         scale_query: bool = False,
         stddev: PositiveFloat | None = None,
         d_out: PositiveInt | None = None,
         zero_out: bool = False,
-        **kwargs,
+        **kwargs: Unpack[SublayerKeywords],
     ):
         super().__init__(**kwargs)
         self.num_heads = num_heads
@@ -165,12 +185,12 @@ class SelfAttention(_Attention):
     @checked
     def __init__(
         self,
-        num_heads,
-        d_kv,
-        dropout_rate=0.0,
+        num_heads: int,
+        d_kv: int,
+        dropout_rate: float = 0.0,
         relative_bias: bool = False,
         stack_bias: bool = True,
-        **kwargs,
+        **kwargs: Unpack[AttentionKeywords],
     ):
         super().__init__(num_heads, d_kv, dropout_rate, **kwargs)
         self.stack_bias = stack_bias

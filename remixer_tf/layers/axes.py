@@ -9,6 +9,7 @@ Learning for Supercomputers", section 3); flaxformer's `param_with_axes`.
 
 import contextlib
 import contextvars
+from typing import Any
 
 import keras
 
@@ -52,7 +53,13 @@ class NamedAxes:
     `Sublayer` and the other layers of this package have it.
     """
 
-    def add_weight(self, *args, axes=None, int8_axis=None, **kwargs):
+    def add_weight(
+        self,
+        *args: Any,
+        axes: tuple[str | None, ...] | None = None,
+        int8_axis: int | None = None,
+        **kwargs: Any,
+    ) -> Any:
         """Makes a weight, a `keras.Variable`.
 
         Args:

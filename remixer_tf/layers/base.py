@@ -1,7 +1,8 @@
 """The interface of residual sublayers, and the context that they read."""
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Unpack
 
 import keras
 from keras import ops
@@ -11,6 +12,7 @@ from remixer_tf.kernels.project import project
 from remixer_tf.layers.axes import NamedAxes, axes_of, build_named, naming
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.facts import StackFacts
+from remixer_tf.layers.keywords import LayerKeywords
 from remixer_tf.layers.saving import SavesParts
 from remixer_tf.layers.sowing import MixingFacts
 
@@ -114,17 +116,22 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
             they lose more in 8 bits than others: it is a product of activations.
     """
 
-    causal = False
-    depends_on_padding = False
-    reorders_cache = True
-    first_scorable = 0
-    causal_in_training = True
-    lora_projections = ()
-    reads_encoder = False
-    counted_as = None
-    wide_inputs = ()
+    causal: bool | None = False
+    depends_on_padding: bool = False
+    reorders_cache: bool = True
+    first_scorable: int = 0
+    causal_in_training: bool = True
+    lora_projections: tuple[str, ...] = ()
+    reads_encoder: bool = False
+    counted_as: str | None = None
+    wide_inputs: tuple[str, ...] = ()
 
-    def __init__(self, causal=None, max_length=None, **kwargs):
+    def __init__(
+        self,
+        causal: bool | None = None,
+        max_length: int | None = None,
+        **kwargs: Unpack[LayerKeywords],
+    ):
         super().__init__(**kwargs)
         check_choices((None, True, False), causal=causal)
         if max_length is not None:
@@ -150,7 +157,7 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
         """The error text for this layer in a decoder, if it is not causal."""
         return not_causal(self)
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Keras' call, with a message of its own if the context is missing."""
         if len(args) < 2 and "context" not in kwargs:
             raise UserError(
@@ -232,7 +239,7 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
         """
         return _take_steps(self, x, cache, context, state)
 
-    def folded_constant(self, size):
+    def folded_constant(self, size: int) -> Any:
         """The constant of `size` numbers that a converted file holds for a weight.
 
         A converter computes what depends on weights alone, such as softmax(H) at the
@@ -241,7 +248,7 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
         """
         return None
 
-    def mixing_facts(self, length):
+    def mixing_facts(self, length: int) -> MixingFacts:
         """Describes, for pictures, the matrix that the layer sows as "mixing".
 
         Returns a `MixingFacts` for a sequence of this length.
@@ -581,7 +588,15 @@ class Dense(keras.layers.Dense):
             self.lora_dropout.build()
 
 
-def dense(name, input_shape, units, dtype, initializer=None, axes=None, **kwargs):
+def dense(
+    name: str,
+    input_shape: Sequence[int | None],
+    units: int,
+    dtype: Any,
+    initializer: Any = None,
+    axes: tuple[str | None, str | None] | None = None,
+    **kwargs: Any,
+) -> Dense:
     """A built projection `[..., input_shape[-1]]` to `[..., units]`, without bias.
 
     Its initialiser is T5's unless another is given: truncated normal of variance

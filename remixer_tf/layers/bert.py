@@ -1,11 +1,14 @@
 """Sublayers of BERT: biases everywhere, truncated normal initial values, exact gelu."""
 
+from typing import Unpack
+
 import keras
 from keras import ops
 
-from remixer_tf.layers.attention import SelfAttention
+from remixer_tf.layers.attention import SelfAttention, SelfAttentionKeywords
 from remixer_tf.layers.base import dense
 from remixer_tf.layers.feed_forward import FeedForward
+from remixer_tf.layers.keywords import SublayerKeywords
 
 
 def bert_dense(name, d_in, d_out, dtype, axes, use_bias=True):
@@ -26,7 +29,9 @@ class BertSelfAttention(SelfAttention):
     raises: see there.
     """
 
-    def __init__(self, num_heads, d_kv, **kwargs):
+    def __init__(
+        self, num_heads: int, d_kv: int, **kwargs: Unpack[SelfAttentionKeywords]
+    ):
         options = {"use_bias": True, "scale_query": True, "stddev": 0.02, **kwargs}
         super().__init__(num_heads, d_kv, **options)
 
@@ -48,7 +53,9 @@ class PositionalAttention(BertSelfAttention):
     keeps = ("value",)
     lora_projections = ("value",)
 
-    def __init__(self, num_heads, d_kv, **kwargs):
+    def __init__(
+        self, num_heads: int, d_kv: int, **kwargs: Unpack[SelfAttentionKeywords]
+    ):
         super().__init__(num_heads, d_kv, relative_bias=True, **kwargs)
 
     def build(self, input_shape):
@@ -76,7 +83,13 @@ class BertFeedForward(FeedForward):
     Args, call arguments and returns: see `FeedForward`.
     """
 
-    def __init__(self, d_ff, activation="gelu_exact", dropout_rate=0.0, **kwargs):
+    def __init__(
+        self,
+        d_ff: int,
+        activation: str = "gelu_exact",
+        dropout_rate: float = 0.0,
+        **kwargs: Unpack[SublayerKeywords],
+    ):
         super().__init__(d_ff, activation, dropout_rate, **kwargs)
 
     def _projection(self, name, d_in, d_out, dtype, axes):

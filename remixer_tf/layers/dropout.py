@@ -2,11 +2,14 @@
 
 import contextlib
 import contextvars
+from collections.abc import Sequence
+from typing import Unpack
 
 import keras
 from keras import ops
 
 from remixer_tf.errors import UserError, check_range
+from remixer_tf.layers.keywords import LayerKeywords
 
 _replica = contextvars.ContextVar("replica", default=None)
 _given = contextvars.ContextVar("given", default=({}, {}))
@@ -59,7 +62,12 @@ class Dropout(keras.layers.Layer):
         ValueError: if the rate lies outside [0, 1).
     """
 
-    def __init__(self, rate, shared_axes=(), **kwargs):
+    def __init__(
+        self,
+        rate: float,
+        shared_axes: Sequence[int] = (),
+        **kwargs: Unpack[LayerKeywords],
+    ):
         super().__init__(**kwargs)
         check_range("dropout_rate", rate, "a number in [0, 1)", lambda x: 0 <= x < 1)
         if not isinstance(shared_axes, (list, tuple)):

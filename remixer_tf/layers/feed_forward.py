@@ -1,8 +1,11 @@
 """Position-wise feed-forward sublayers."""
 
+from typing import Unpack
+
 from remixer_tf.arguments import PositiveInt, checked
 from remixer_tf.layers.base import PositionWise, dense, get_activation, wide
 from remixer_tf.layers.dropout import Dropout
+from remixer_tf.layers.keywords import SublayerKeywords
 
 
 class FeedForward(PositionWise):
@@ -20,7 +23,11 @@ class FeedForward(PositionWise):
 
     @checked
     def __init__(
-        self, d_ff: PositiveInt, activation="relu", dropout_rate=0.0, **kwargs
+        self,
+        d_ff: PositiveInt,
+        activation: str = "relu",
+        dropout_rate: float = 0.0,
+        **kwargs: Unpack[SublayerKeywords],
     ):
         super().__init__(**kwargs)
         self.d_ff = d_ff
@@ -56,7 +63,13 @@ class GatedFeedForward(FeedForward):
     Args, call arguments and returns: see `FeedForward`.
     """
 
-    def __init__(self, d_ff, activation="gelu", dropout_rate=0.0, **kwargs):
+    def __init__(
+        self,
+        d_ff: int,
+        activation: str = "gelu",
+        dropout_rate: float = 0.0,
+        **kwargs: Unpack[SublayerKeywords],
+    ):
         super().__init__(d_ff, activation, dropout_rate, **kwargs)
 
     def build(self, input_shape):

@@ -1,6 +1,6 @@
 """gMLP's block: a channel MLP whose hidden units are gated by other tokens."""
 
-from typing import Annotated
+from typing import Annotated, Any, Unpack
 
 import keras
 from keras import ops
@@ -24,6 +24,7 @@ from remixer_tf.layers.base import (
     wide,
 )
 from remixer_tf.layers.bert import BertSelfAttention, bert_dense
+from remixer_tf.layers.keywords import SublayerKeywords
 from remixer_tf.layers.length_mixing import LengthMixing
 from remixer_tf.layers.normalization import LayerNorm
 from remixer_tf.layers.saving import configuration_of
@@ -38,6 +39,15 @@ VARIANTS = {
     "additive": (1e-6, 0.0),
     "linear": (None, 0.0),
 }
+
+
+class GateKeywords(SublayerKeywords, total=False):
+    """Keywords that all spatial gates share, see `SpatialGatingUnit`."""
+
+    toeplitz: bool
+    spatial_stddev: float | None
+    spatial_bias_value: float | None
+    norm_epsilon: float
 
 
 class SpatialGatingUnit(Sublayer):
@@ -84,12 +94,12 @@ class SpatialGatingUnit(Sublayer):
     def __init__(
         self,
         variant: Annotated[str, one_of(VARIANTS)] = "split",
-        toeplitz=False,
+        toeplitz: bool = False,
         spatial_stddev: NonNegativeFloat | None = None,
         spatial_bias_value: Number | None = None,
-        num_mixing_heads=1,
-        norm_epsilon=1e-6,
-        **kwargs,
+        num_mixing_heads: int = 1,
+        norm_epsilon: float = 1e-6,
+        **kwargs: Unpack[SublayerKeywords],
     ):
         super().__init__(**kwargs)
         self.variant = variant
@@ -180,7 +190,7 @@ class TinyAttention(BertSelfAttention):
     Other arguments, call arguments and returns: see `SelfAttention`.
     """
 
-    def __init__(self, d_out, d_kv, **kwargs):
+    def __init__(self, d_out: int, d_kv: int, **kwargs: Any):
         options = {"d_out": d_out, "zero_out": True, "stack_bias": False, **kwargs}
         super().__init__(1, d_kv, **options)
 
@@ -215,8 +225,8 @@ class GatedMLP(Sublayer):
         d_ff: PositiveInt,
         gate: Factory = SpatialGatingUnit,
         attention: Factory | None = None,
-        activation="gelu_exact",
-        **kwargs,
+        activation: str = "gelu_exact",
+        **kwargs: Unpack[SublayerKeywords],
     ):
         super().__init__(**kwargs)
         self.d_ff = d_ff

@@ -1,6 +1,6 @@
 """Routers that learn a softmax over the experts: Switch, GShard."""
 
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import keras
 from keras import ops
@@ -9,8 +9,26 @@ from remixer_tf.arguments import NonNegativeFloat, checked, integer
 from remixer_tf.kernels.jitter import jitter
 from remixer_tf.layers.base import softmax
 from remixer_tf.layers.dropout import ReplicaSeedGenerator
+from remixer_tf.layers.keywords import LayerKeywords
 from remixer_tf.layers.routers import Router, Routing
 from remixer_tf.layers.sowing import sow
+
+
+class _LearnedKeywords(LayerKeywords, total=False):
+    balance_weight: float
+    z_weight: float
+
+
+class SwitchKeywords(_LearnedKeywords, total=False):
+    """Keywords of `SwitchRouter` besides its own, see `LearnedRouter`."""
+
+    capacity_factor: float | None
+
+
+class GShardKeywords(_LearnedKeywords, total=False):
+    """Keywords of `GShardRouter` besides its own, see `LearnedRouter`."""
+
+    jitter: float
 
 
 class LearnedRouter(Router):
@@ -35,12 +53,12 @@ class LearnedRouter(Router):
     @checked
     def __init__(
         self,
-        num_experts,
-        capacity_factor=1.25,
+        num_experts: int,
+        capacity_factor: float | None = 1.25,
         jitter: NonNegativeFloat = 0.0,
         balance_weight: NonNegativeFloat = 0.01,
         z_weight: NonNegativeFloat = 0.0,
-        **kwargs,
+        **kwargs: Unpack[LayerKeywords],
     ):
         super().__init__(num_experts, capacity_factor, **kwargs)
         self.jitter = jitter
@@ -105,7 +123,9 @@ class SwitchRouter(LearnedRouter):
     Args: see `LearnedRouter`.
     """
 
-    def __init__(self, num_experts, jitter=0.01, **kwargs):
+    def __init__(
+        self, num_experts: int, jitter: float = 0.01, **kwargs: Unpack[SwitchKeywords]
+    ):
         super().__init__(num_experts, jitter=jitter, **kwargs)
 
 
@@ -136,9 +156,9 @@ class GShardRouter(LearnedRouter):
     def __init__(
         self,
         num_experts: Annotated[int, integer(2)],
-        capacity_factor=1.0,
+        capacity_factor: float | None = 1.0,
         second_threshold: NonNegativeFloat = 0.2,
-        **kwargs,
+        **kwargs: Unpack[GShardKeywords],
     ):
         super().__init__(num_experts, capacity_factor, **kwargs)
         self.second_threshold = second_threshold

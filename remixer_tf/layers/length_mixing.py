@@ -1,6 +1,7 @@
 """Static token mixing: learned matrices over positions, shared by all examples."""
 
 import math
+from typing import Any, Unpack
 
 import keras
 from keras import ops
@@ -22,6 +23,7 @@ from remixer_tf.layers.base import (
     wide,
 )
 from remixer_tf.layers.dropout import Dropout
+from remixer_tf.layers.keywords import SublayerKeywords
 from remixer_tf.layers.sowing import MixingFacts, sow
 from remixer_tf.layers.toeplitz import create_toeplitz_matrix
 
@@ -82,10 +84,10 @@ class LengthMixing(Sublayer):
         toeplitz: bool = False,
         softmax: bool = False,
         use_bias: bool = False,
-        kernel_initializer=None,
-        bias_initializer="zeros",
-        dropout_rate=0.0,
-        **kwargs,
+        kernel_initializer: Any = None,
+        bias_initializer: Any = "zeros",
+        dropout_rate: float = 0.0,
+        **kwargs: Unpack[SublayerKeywords],
     ):
         super().__init__(**kwargs)
         self.num_mixing_heads = num_mixing_heads

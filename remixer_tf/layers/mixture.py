@@ -1,6 +1,7 @@
 """A mixture of experts: feed-forward layers of which each token uses a few."""
 
 import functools
+from typing import Unpack
 
 import keras
 import numpy as np
@@ -12,6 +13,7 @@ from remixer_tf.layers.axes import is_shared, share
 from remixer_tf.layers.base import PositionWise, get_activation, wide
 from remixer_tf.layers.dispatch import exchange, gather, make_plan, multiply_blocks
 from remixer_tf.layers.dropout import Dropout
+from remixer_tf.layers.keywords import SublayerKeywords
 from remixer_tf.layers.learned_routers import SwitchRouter
 from remixer_tf.layers.routers import Routing
 from remixer_tf.layers.sowing import sow
@@ -69,11 +71,11 @@ class MoE(PositionWise):
         num_experts: PositiveInt,
         d_ff: PositiveInt,
         router: Factory = SwitchRouter,
-        activation="relu",
+        activation: str = "relu",
         gated: bool = False,
         group_size: PositiveInt = 1024,
-        dropout_rate=0.0,
-        **kwargs,
+        dropout_rate: float = 0.0,
+        **kwargs: Unpack[SublayerKeywords],
     ):
         super().__init__(**kwargs)
         self.num_experts = num_experts

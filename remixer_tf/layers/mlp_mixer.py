@@ -1,5 +1,7 @@
 """MLP-Mixer's token mixing: an MLP over positions, shared by all channels."""
 
+from typing import Unpack
+
 import keras
 from keras import ops
 
@@ -11,6 +13,7 @@ from remixer_tf.layers.base import (
     get_activation,
     require_max_length,
 )
+from remixer_tf.layers.keywords import SublayerKeywords
 
 
 class _TokenMLP(Sublayer):
@@ -23,7 +26,11 @@ class _TokenMLP(Sublayer):
 
     @checked
     def __init__(
-        self, d_tokens: PositiveInt, gated: bool = False, activation="gelu", **kwargs
+        self,
+        d_tokens: PositiveInt,
+        gated: bool = False,
+        activation: str = "gelu",
+        **kwargs: Unpack[SublayerKeywords],
     ):
         super().__init__(**kwargs)
         self.d_tokens = d_tokens
@@ -128,7 +135,12 @@ class SlidingTokenMLP(_TokenMLP):
 
     @checked
     def __init__(
-        self, d_tokens, window: PositiveInt, gated=False, activation="gelu", **kwargs
+        self,
+        d_tokens: int,
+        window: PositiveInt,
+        gated: bool = False,
+        activation: str = "gelu",
+        **kwargs: Unpack[SublayerKeywords],
     ):
         super().__init__(d_tokens, gated, activation, **kwargs)
         self.window = window
@@ -199,7 +211,12 @@ class BlockTokenMLP(_TokenMLP):
 
     @checked
     def __init__(
-        self, d_tokens, window: PositiveInt, gated=False, activation="gelu", **kwargs
+        self,
+        d_tokens: int,
+        window: PositiveInt,
+        gated: bool = False,
+        activation: str = "gelu",
+        **kwargs: Unpack[SublayerKeywords],
     ):
         super().__init__(d_tokens, gated, activation, **kwargs)
         if d_tokens % window:

@@ -1,5 +1,7 @@
 """Normalisation over channels."""
 
+from typing import Any
+
 import keras
 
 from remixer_tf.arguments import PositiveFloat, checked
@@ -18,7 +20,7 @@ class RMSNorm(NamedAxes, keras.layers.RMSNormalization):
     """
 
     @checked
-    def __init__(self, epsilon: PositiveFloat = 1e-6, **kwargs):
+    def __init__(self, epsilon: PositiveFloat = 1e-6, **kwargs: Any):
         super().__init__(epsilon=epsilon, **kwargs)
 
     def add_weight(self, **kwargs):  # [channels]
@@ -37,7 +39,7 @@ class LayerNorm(NamedAxes, keras.layers.LayerNormalization):
     """
 
     @checked
-    def __init__(self, epsilon: PositiveFloat = 1e-6, **kwargs):
+    def __init__(self, epsilon: PositiveFloat = 1e-6, **kwargs: Any):
         super().__init__(epsilon=epsilon, **kwargs)
 
     def add_weight(self, **kwargs):

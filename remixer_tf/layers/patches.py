@@ -1,11 +1,14 @@
 """From an image to a sequence of tokens."""
 
+from typing import Unpack
+
 import keras
 from keras import ops
 
 from remixer_tf.arguments import PositiveInt, checked
 from remixer_tf.errors import UserError
 from remixer_tf.layers.base import dense
+from remixer_tf.layers.keywords import LayerKeywords
 
 
 class PatchEmbedding(keras.layers.Layer):
@@ -30,7 +33,12 @@ class PatchEmbedding(keras.layers.Layer):
     """
 
     @checked
-    def __init__(self, patch_size: PositiveInt, d_model: PositiveInt, **kwargs):
+    def __init__(
+        self,
+        patch_size: PositiveInt,
+        d_model: PositiveInt,
+        **kwargs: Unpack[LayerKeywords],
+    ):
         super().__init__(**kwargs)
         self.patch_size = patch_size
         self.d_model = d_model

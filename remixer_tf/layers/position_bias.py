@@ -1,6 +1,7 @@
 """T5's relative position bias."""
 
 import math
+from typing import Unpack
 
 import keras
 from keras import ops
@@ -8,6 +9,7 @@ from keras import ops
 from remixer_tf.arguments import PositiveInt, checked
 from remixer_tf.errors import UserError, check_integers
 from remixer_tf.layers.axes import NamedAxes
+from remixer_tf.layers.keywords import LayerKeywords
 from remixer_tf.layers.saving import SavesParts
 from remixer_tf.layers.toeplitz import create_toeplitz_matrix
 
@@ -65,9 +67,9 @@ class RelativePositionBias(SavesParts, NamedAxes, keras.layers.Layer):
         self,
         num_heads: PositiveInt,
         bidirectional: bool | None = None,
-        num_buckets=32,
+        num_buckets: int = 32,
         max_distance: PositiveInt = 128,
-        **kwargs,
+        **kwargs: Unpack[LayerKeywords],
     ):
         super().__init__(**kwargs)
         self.num_heads = num_heads

@@ -1,5 +1,7 @@
 """Learned absolute positions."""
 
+from typing import Unpack
+
 import keras
 from keras import ops
 
@@ -10,6 +12,7 @@ from remixer_tf.layers.base import (
     require_max_length,
     require_positions,
 )
+from remixer_tf.layers.keywords import LayerKeywords
 from remixer_tf.layers.saving import SavesParts
 
 
@@ -34,7 +37,7 @@ class PositionEmbedding(SavesParts, NamedAxes, keras.layers.Layer):
 
     told_by_stack = ("max_length",)
 
-    def __init__(self, max_length=None, **kwargs):
+    def __init__(self, max_length: int | None = None, **kwargs: Unpack[LayerKeywords]):
         super().__init__(**kwargs)
         if max_length is not None:
             check_integers(max_length=max_length)

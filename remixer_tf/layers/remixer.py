@@ -1,7 +1,7 @@
 """The Remixer block: static mixing composed with its own input."""
 
 import numbers
-from typing import Annotated
+from typing import Annotated, Unpack
 
 from keras import ops
 
@@ -9,6 +9,7 @@ from remixer_tf.arguments import PositiveInt, checked, one_of
 from remixer_tf.errors import UserError
 from remixer_tf.layers.base import Sublayer, dense, get_activation, read_prompt, wide
 from remixer_tf.layers.dropout import Dropout
+from remixer_tf.layers.keywords import SublayerKeywords
 from remixer_tf.layers.length_mixing import LengthMixing
 from remixer_tf.layers.sowing import sow
 
@@ -78,14 +79,14 @@ class RemixerBlock(Sublayer):
         self,
         d_ff: PositiveInt | None = None,
         num_mixing_heads: PositiveInt = 1,
-        alpha=0.5,
+        alpha: float | str = 0.5,
         composition: Annotated[str, one_of(COMPOSITIONS)] = "full",
-        activation="gelu",
-        toeplitz=False,
+        activation: str = "gelu",
+        toeplitz: bool = False,
         residual: Annotated[str, one_of(RESIDUALS)] = "output",
-        dropout_rate=0.0,
-        mixing_dropout_rate=0.0,
-        **kwargs,
+        dropout_rate: float = 0.0,
+        mixing_dropout_rate: float = 0.0,
+        **kwargs: Unpack[SublayerKeywords],
     ):
         super().__init__(**kwargs)
         constant = isinstance(alpha, numbers.Real)

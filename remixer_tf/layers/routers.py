@@ -1,7 +1,7 @@
 """Which experts compute a token: what routers share, and those that balance."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import keras
 import numpy as np
@@ -16,6 +16,7 @@ from remixer_tf.arguments import (
 from remixer_tf.kernels.largest import largest
 from remixer_tf.layers.assignment import assign_balanced
 from remixer_tf.layers.axes import NamedAxes
+from remixer_tf.layers.keywords import LayerKeywords
 from remixer_tf.layers.saving import SavesParts
 from remixer_tf.layers.sowing import sow
 
@@ -71,7 +72,7 @@ class Router(SavesParts, NamedAxes, keras.layers.Layer):
         self,
         num_experts: PositiveInt,
         capacity_factor: NonNegativeFloat | None = 1.25,
-        **kwargs,
+        **kwargs: Unpack[LayerKeywords],
     ):
         super().__init__(**{**kwargs, "dtype": "float32"})
         self.num_experts = num_experts
@@ -93,7 +94,7 @@ class Router(SavesParts, NamedAxes, keras.layers.Layer):
         """
         raise NotImplementedError
 
-    def capacity(self, tokens):
+    def capacity(self, tokens: int) -> int | None:
         """The most choices of a group of `tokens` tokens that an expert computes.
 
         None if it computes all of them.
@@ -125,7 +126,12 @@ class BaseRouter(Router):
 
     causal_in_training = False
 
-    def __init__(self, num_experts, capacity_factor=1.0, **kwargs):
+    def __init__(
+        self,
+        num_experts: int,
+        capacity_factor: float | None = 1.0,
+        **kwargs: Unpack[LayerKeywords],
+    ):
         super().__init__(num_experts, capacity_factor, **kwargs)
 
     def build(self, input_shape):
@@ -173,11 +179,11 @@ class HashRouter(Router):
     @checked
     def __init__(
         self,
-        num_experts,
+        num_experts: int,
         vocab_size: PositiveInt,
-        capacity_factor=None,
+        capacity_factor: float | None = None,
         seed: NonNegativeInt = 0,
-        **kwargs,
+        **kwargs: Unpack[LayerKeywords],
     ):
         super().__init__(num_experts, capacity_factor, **kwargs)
         self.vocab_size = vocab_size

@@ -15,6 +15,7 @@ As Flax's `sow`, with collections by use:
 
 import contextlib
 import contextvars
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 _receivers = contextvars.ContextVar("receivers", default=None)
@@ -36,7 +37,9 @@ class MixingFacts(NamedTuple):
 
 
 @contextlib.contextmanager
-def capture(collection, receive):
+def capture(
+    collection: str, receive: Callable[[Any, str, Any], object]
+) -> Iterator[None]:
     """Calls `receive(layer, name, value)` for all that layers sow inside the block.
 
     Layers return the same as ever. In a function that is traced, such as the train
@@ -53,7 +56,7 @@ def capture(collection, receive):
         _receivers.reset(token)
 
 
-def sow(layer, collection, name, value):
+def sow(layer: Any, collection: str, name: str, value: Any) -> None:
     """Gives a value to whoever captures the collection, if anybody does.
 
     Args:

@@ -5,7 +5,7 @@ Neither its code nor its full text was at hand. Our own choices are marked.
 """
 
 import math
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import keras
 from keras import ops
@@ -15,7 +15,7 @@ from remixer_tf.errors import UserError
 from remixer_tf.kernels.take_rows import take_rows
 from remixer_tf.layers.assignment import assign_balanced
 from remixer_tf.layers.base import require_max_length, softmax
-from remixer_tf.layers.gmlp import SpatialGatingUnit
+from remixer_tf.layers.gmlp import GateKeywords, SpatialGatingUnit
 from remixer_tf.layers.sowing import sow
 
 # The share of a row that decides in partial routing; the rest is predicted.
@@ -68,7 +68,7 @@ class SparseSpatialGate(SpatialGatingUnit):
         self,
         num_experts: PositiveInt,
         routing: Annotated[str, one_of(ROUTINGS)] = "deterministic",
-        **kwargs,
+        **kwargs: Unpack[GateKeywords],
     ):
         for name in {"variant", "num_mixing_heads"} & set(kwargs):
             raise UserError(

@@ -1,9 +1,11 @@
 """Toeplitz matrices of weights."""
 
+from typing import Any
+
 from keras import ops
 
 
-def create_toeplitz_matrix(w):
+def create_toeplitz_matrix(w: Any) -> Any:
     """Lays `2n-1` weights out as an `n x n` Toeplitz matrix: `t[i, j] = w[n-1+j-i]`.
 
     The listing of gMLP's appendix: pad, tile, reshape, so that each row is the padded

@@ -1,10 +1,14 @@
 """A language model: each token from those before it."""
 
+from collections.abc import Callable, Mapping
+from typing import Any, Unpack
+
 import keras
 from keras import ops
 
 from remixer_tf.errors import UserError
 from remixer_tf.layers.base import Context
+from remixer_tf.layers.keywords import LayerKeywords
 from remixer_tf.models.text_writer import TextWriter
 from remixer_tf.objectives.batches import check_tokens
 
@@ -39,14 +43,23 @@ class DecoderOnly(TextWriter):
         ValueError: the batch has `encoder_input_tokens`, as those of encoder-decoders.
     """
 
-    def __init__(self, decoder, vocab_size, d_model, tied_logits=True, **kwargs):
+    def __init__(
+        self,
+        decoder: Callable[..., Any],
+        vocab_size: int,
+        d_model: int,
+        tied_logits: bool = True,
+        **kwargs: Unpack[LayerKeywords],
+    ):
         kwargs.setdefault("name", "decoder_only")
         super().__init__(None, decoder, vocab_size, d_model, tied_logits, **kwargs)
 
     def _initializer(self):
         return keras.initializers.TruncatedNormal(stddev=0.02)
 
-    def batch_spec(self, batch_size, feature_lengths):
+    def batch_spec(
+        self, batch_size: int, feature_lengths: Mapping[str, int]
+    ) -> dict[str, Any]:
         """See `EncoderDecoder.batch_spec`.
 
         `feature_lengths` has the tokens of a row under `targets`; others are ignored,

@@ -1,9 +1,13 @@
 """T5-style encoder-decoder over any two stacks."""
 
+from collections.abc import Callable, Mapping
+from typing import Any, Unpack
+
 import keras
 from keras import ops
 
 from remixer_tf.layers.base import Context
+from remixer_tf.layers.keywords import LayerKeywords
 from remixer_tf.models.text_writer import TextWriter
 from remixer_tf.objectives.batches import check_tokens
 
@@ -40,7 +44,13 @@ class EncoderDecoder(TextWriter):
     scale_logits = True
 
     def __init__(
-        self, encoder, decoder, vocab_size, d_model, tied_logits=False, **kwargs
+        self,
+        encoder: Callable[..., Any],
+        decoder: Callable[..., Any],
+        vocab_size: int,
+        d_model: int,
+        tied_logits: bool = False,
+        **kwargs: Unpack[LayerKeywords],
     ):
         kwargs.setdefault("name", "encoder_decoder")
         super().__init__(encoder, decoder, vocab_size, d_model, tied_logits, **kwargs)
@@ -48,7 +58,9 @@ class EncoderDecoder(TextWriter):
     def _initializer(self):
         return keras.initializers.RandomNormal(stddev=1.0)
 
-    def batch_spec(self, batch_size, feature_lengths):
+    def batch_spec(
+        self, batch_size: int, feature_lengths: Mapping[str, int]
+    ) -> dict[str, Any]:
         """Shape and dtype of all that `call` and the loss read of unpacked examples.
 
         `feature_lengths` has the tokens of `inputs` and `targets`. Returns a dictionary
@@ -73,7 +85,7 @@ class EncoderDecoder(TextWriter):
         x, _ = self.decoder(x, context=context, training=training)
         return self._compute_logits(x) if logits else x
 
-    def encode(self, batch, training=False):
+    def encode(self, batch: Any, training: bool = False) -> Any:
         """Runs the encoder, and returns the decoder's `Context`.
 
         It has `encoded` and its mask and segments, and no padding mask, since causality

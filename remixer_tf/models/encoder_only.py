@@ -1,11 +1,15 @@
 """An encoder with a head on top: BERT, gMLP and their relatives."""
 
+from collections.abc import Mapping
+from typing import Any, Unpack
+
 import keras
 from keras import ops
 
 from remixer_tf.arguments import Factory, NonNegativeInt, PositiveInt, checked
 from remixer_tf.layers.axes import build_named
 from remixer_tf.layers.base import Context
+from remixer_tf.layers.keywords import LayerKeywords
 from remixer_tf.models.keras_model import KerasModel
 from remixer_tf.objectives.batches import check_tokens
 
@@ -49,7 +53,7 @@ class EncoderOnly(KerasModel):
         d_model: PositiveInt,
         num_token_types: NonNegativeInt = 0,
         mask_padding: bool = True,
-        **kwargs,
+        **kwargs: Unpack[LayerKeywords],
     ):
         kwargs.setdefault("name", "encoder_only")
         super().__init__(**kwargs)
@@ -94,7 +98,9 @@ class EncoderOnly(KerasModel):
         self.head.build(shape)
         self.built = True
 
-    def batch_spec(self, batch_size, feature_lengths):
+    def batch_spec(
+        self, batch_size: int, feature_lengths: Mapping[str, int]
+    ) -> dict[str, Any]:
         """See `EncoderDecoder.batch_spec`; it is without token types.
 
         `feature_lengths` has the tokens of `inputs`, and under `targets` what the head
@@ -128,7 +134,7 @@ class EncoderOnly(KerasModel):
         """The width of `embed`'s vectors, an int."""
         return self.head.embedding_width(self.d_model)
 
-    def encode(self, batch, training=False):
+    def encode(self, batch: Any, training: bool = False) -> Any:
         """Runs the encoder, and returns what the head reads.
 
         These are float `[batch, length, d_model]` and the `Context`, which marks the

@@ -1,5 +1,8 @@
 """Heads, from an encoder's output to logits. All in float32, as logits are."""
 
+from collections.abc import Sequence
+from typing import Unpack
+
 import keras
 from keras import ops
 
@@ -9,6 +12,7 @@ from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import MASKED, get_activation
 from remixer_tf.layers.bert import bert_dense
 from remixer_tf.layers.embedding import TiedLogits
+from remixer_tf.layers.keywords import LayerKeywords
 from remixer_tf.layers.normalization import LayerNorm
 from remixer_tf.layers.saving import SavesParts
 from remixer_tf.objectives.hidden import no_vocabulary
@@ -30,7 +34,7 @@ class Head(SavesParts, NamedAxes, keras.layers.Layer):
     num_targets = 1  # labels of a row
     gives_logits = True  # of classes, not vectors
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Unpack[LayerKeywords]):
         super().__init__(**{**kwargs, "dtype": "float32"})
 
     def batch_spec(self, batch_size, feature_lengths):
@@ -79,8 +83,8 @@ class MaskedLMHead(Head):
         self,
         bias_size: PositiveInt | None = None,
         mlm_transform: bool = False,
-        norm_epsilon=1e-6,
-        **kwargs,
+        norm_epsilon: float = 1e-6,
+        **kwargs: Unpack[LayerKeywords],
     ):
         super().__init__(**kwargs)
         self.bias_size = bias_size
@@ -146,7 +150,7 @@ class ClassificationHead(Head):
     """
 
     @checked
-    def __init__(self, num_classes: PositiveInt, **kwargs):
+    def __init__(self, num_classes: PositiveInt, **kwargs: Unpack[LayerKeywords]):
         super().__init__(**kwargs)
         self.num_classes = num_classes
 
@@ -231,7 +235,13 @@ class EmbeddingHead(Head):
     gives_logits = False
 
     @checked
-    def __init__(self, pooling=("mean",), layers=(), normalize: bool = False, **kwargs):
+    def __init__(
+        self,
+        pooling: Sequence[str] = ("mean",),
+        layers: Sequence[tuple[int, str, bool]] = (),
+        normalize: bool = False,
+        **kwargs: Unpack[LayerKeywords],
+    ):
         super().__init__(**kwargs)
         if not isinstance(pooling, (list, tuple)) or not pooling:
             raise UserError(

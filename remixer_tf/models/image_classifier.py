@@ -1,6 +1,6 @@
 """Image classifiers over any stack."""
 
-from typing import Annotated
+from typing import Annotated, Any, Unpack
 
 import keras
 from keras import ops
@@ -9,6 +9,7 @@ from remixer_tf.arguments import Factory, PositiveInt, checked, one_of
 from remixer_tf.errors import UserError
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import Context, dense
+from remixer_tf.layers.keywords import LayerKeywords
 from remixer_tf.layers.patches import PatchEmbedding
 from remixer_tf.models.keras_model import KerasModel
 from remixer_tf.objectives.batches import check_batch
@@ -18,7 +19,9 @@ Pool = Annotated[str, one_of(POOLS)]
 
 
 @checked
-def num_tokens(image_size: PositiveInt, patch_size: PositiveInt, pool: Pool = "cls"):
+def num_tokens(
+    image_size: PositiveInt, patch_size: PositiveInt, pool: Pool = "cls"
+) -> int:
     """The length of the sequence that an `ImageClassifier`'s stack sees, an int.
 
     One token per patch, and one more for "cls". Args: see `ImageClassifier`.
@@ -64,11 +67,11 @@ class ImageClassifier(NamedAxes, KerasModel):
         self,
         stack: Factory,
         image_size: PositiveInt,
-        patch_size,
-        d_model,
+        patch_size: int,
+        d_model: int,
         num_classes: PositiveInt,
         pool: Pool = "cls",
-        **kwargs,
+        **kwargs: Unpack[LayerKeywords],
     ):
         kwargs.setdefault("name", "image_classifier")
         super().__init__(**kwargs)
@@ -111,7 +114,7 @@ class ImageClassifier(NamedAxes, KerasModel):
         self.logits = dense("logits", shape, self.num_classes, "float32", **options)
         self.built = True
 
-    def batch_spec(self, batch_size, feature_lengths):
+    def batch_spec(self, batch_size: int, feature_lengths: Any) -> dict[str, Any]:
         """See `EncoderDecoder.batch_spec`; images have the model's size."""
         shape = (batch_size, self.image_size, self.image_size, 3)
         return {

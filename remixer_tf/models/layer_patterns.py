@@ -1,11 +1,18 @@
 """Which layers of a stack are others, for `TransformerStack.sublayers`."""
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 from remixer_tf.arguments import NonNegativeInt, PositiveInt, checked
 from remixer_tf.errors import UserError
 
+Layer = Mapping[str, Callable[..., Any]]  # a layer's sublayers
+
 
 @checked
-def interleave(dense, sparse, num_layers: PositiveInt, num_sparse: NonNegativeInt):
+def interleave(
+    dense: Layer, sparse: Layer, num_layers: PositiveInt, num_sparse: NonNegativeInt
+) -> list[Layer]:
     """Spreads sparse layers evenly among dense ones.
 
     N2 of N layers are sparse: those after `floor(i N / (N2 + 1))` others, i = 1 .. N2
@@ -33,7 +40,7 @@ def interleave(dense, sparse, num_layers: PositiveInt, num_sparse: NonNegativeIn
 
 
 @checked
-def alternate(layers, num_layers: PositiveInt):
+def alternate(layers: Sequence[Layer], num_layers: PositiveInt) -> list[Layer]:
     """Repeats a pattern of layers: with two, every second one is the second.
 
     Switch Transformers have a mixture of experts in every second feed-forward layer

@@ -2,6 +2,8 @@
 
 import functools
 import inspect
+from collections.abc import Callable
+from typing import Any, Unpack
 
 import keras
 from keras import ops
@@ -19,6 +21,7 @@ from remixer_tf.layers.base import (
 )
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.facts import StackFacts
+from remixer_tf.layers.keywords import LayerKeywords
 from remixer_tf.layers.normalization import RMSNorm
 from remixer_tf.layers.saving import SavesParts, configuration_of
 from remixer_tf.models.remat import call_recomputed, check_remat
@@ -48,7 +51,12 @@ class Block(keras.layers.Layer):
     reorders_cache = False  # It keeps nothing besides the sublayer's.
 
     def __init__(
-        self, sublayer, norm, dropout_rate=0.0, survival_probability=1.0, **kwargs
+        self,
+        sublayer: Any,
+        norm: Any,
+        dropout_rate: float = 0.0,
+        survival_probability: float = 1.0,
+        **kwargs: Unpack[LayerKeywords],
     ):
         super().__init__(**kwargs)
         self.sublayer = sublayer
@@ -252,21 +260,21 @@ class TransformerStack(SavesParts, keras.layers.Layer):
     @checked
     def __init__(
         self,
-        sublayers,
+        sublayers: Any,
         num_layers: PositiveInt,
-        position_bias=None,
+        position_bias: Callable[..., Any] | None = None,
         norm: Factory = RMSNorm,
-        dropout_rate=0.0,
-        survival_probability=1.0,
-        positions=None,
+        dropout_rate: float = 0.0,
+        survival_probability: float = 1.0,
+        positions: Callable[..., Any] | None = None,
         input_norm: bool = False,
         final_norm: bool = True,
         block: Factory = Block,
-        causal=False,
+        causal: bool = False,
         max_length: PositiveInt | None = None,
-        remat=None,
+        remat: str | None = None,
         scan: bool = False,
-        **kwargs,
+        **kwargs: Unpack[LayerKeywords],
     ):
         super().__init__(**kwargs)
         check_remat(remat)

@@ -1,5 +1,7 @@
 """The base of models that write text."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -51,7 +53,7 @@ class TextWriter(KerasModel):
             self.encoder = encoder(name="encoder", dtype=dtype, causal=False)
         self.decoder = decoder(name="decoder", dtype=dtype, causal=True)
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Makes all variables; no data is needed."""
         shape = (None, None, self.d_model)
         axes = ("vocab", "d_model")  # [vocab_size, d_model]

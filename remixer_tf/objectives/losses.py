@@ -1,5 +1,7 @@
 """The training loss: weighted cross entropy with z-loss and label smoothing."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -35,7 +37,12 @@ class CrossEntropy(keras.losses.Loss):
         1.3862943649291992
     """
 
-    def __init__(self, z_loss=0.0, label_smoothing=0.0, tokens_at_once=None):
+    def __init__(
+        self,
+        z_loss: float = 0.0,
+        label_smoothing: float = 0.0,
+        tokens_at_once: int | None = None,
+    ):
         super().__init__(
             name="cross_entropy", reduction="mean_with_sample_weight", dtype="float32"
         )
@@ -45,7 +52,7 @@ class CrossEntropy(keras.losses.Loss):
         self._options = {"z_loss": z_loss, "label_smoothing": label_smoothing}
         self.tokens_at_once = tokens_at_once
 
-    def sums(self, outputs, batch):
+    def sums(self, outputs: Any, batch: Any) -> dict[str, Any]:
         """The sums over a batch that the trainer minimises and logs.
 
         Args:

@@ -1,11 +1,13 @@
 """Adafactor with the semantics of Mesh TensorFlow, with which T5 was trained."""
 
+from typing import Any, Unpack
+
 import keras
 from keras import ops
 
 from remixer_tf.errors import check_integers, check_range
 from remixer_tf.layers.axes import axes_of, make_named
-from remixer_tf.optimizers.options import check_numeric_options
+from remixer_tf.optimizers.options import OptimizerKeywords, check_numeric_options
 
 _DTYPE = "float32"  # of the slots and of every intermediate result
 _EPSILON_1 = 1e-30  # keeps the second moment positive
@@ -67,15 +69,15 @@ class Adafactor(keras.optimizers.Optimizer):
 
     def __init__(
         self,
-        learning_rate=1e-3,
-        beta_1=0.0,
-        decay_exponent=0.8,
-        step_offset=0,
-        clipping_threshold=1.0,
-        epsilon_2=1e-3,
-        min_dim_size_to_factor=128,
-        multiply_by_parameter_scale=True,
-        **kwargs,
+        learning_rate: Any = 1e-3,
+        beta_1: float = 0.0,
+        decay_exponent: float = 0.8,
+        step_offset: int = 0,
+        clipping_threshold: float | None = 1.0,
+        epsilon_2: float = 1e-3,
+        min_dim_size_to_factor: int = 128,
+        multiply_by_parameter_scale: bool = True,
+        **kwargs: Unpack[OptimizerKeywords],
     ):
         kwargs = {"name": "adafactor"} | kwargs
         super().__init__(learning_rate=learning_rate, **kwargs)

@@ -1,5 +1,7 @@
 """AdamW as BERT is trained with it."""
 
+from typing import Any
+
 import keras
 
 from remixer_tf.errors import check_range
@@ -10,7 +12,12 @@ from remixer_tf.optimizers.options import check_numeric_options
 _NORMS_AND_BIASES = r"\b(gamma|beta|scale|\w*bias|rel_embedding)(:\d+)?$"
 
 
-def bert_adamw(learning_rate, weight_decay=0.01, epsilon=1e-6, beta_2=0.999):
+def bert_adamw(
+    learning_rate: Any,
+    weight_decay: float = 0.01,
+    epsilon: float = 1e-6,
+    beta_2: float = 0.999,
+) -> Any:
     """`keras.optimizers.AdamW` without decay of norms and biases.
 
     The defaults are those of the gMLP paper (Table 8), which clips no gradient.

@@ -1,6 +1,7 @@
 """Checks of an optimizer's arguments and options."""
 
 import inspect
+from typing import TypedDict
 
 import keras
 
@@ -15,6 +16,21 @@ _OPTIONS = {
 }
 # Options of Keras' optimizers that are numbers, or None for nothing.
 _NUMBERS = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm")
+
+
+class OptimizerKeywords(TypedDict, total=False):
+    """Keywords of every `keras.optimizers.Optimizer`, see there."""
+
+    name: str
+    weight_decay: float | None
+    clipnorm: float | None
+    clipvalue: float | None
+    global_clipnorm: float | None
+    use_ema: bool
+    ema_momentum: float
+    ema_overwrite_frequency: int | None
+    loss_scale_factor: float | None
+    gradient_accumulation_steps: int | None
 
 
 def make_optimizer(factory):

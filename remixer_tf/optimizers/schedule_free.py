@@ -1,10 +1,12 @@
 """Schedule-free AdamW, whose averages are what evaluation takes."""
 
+from typing import Unpack
+
 import keras
 from keras import ops
 
 from remixer_tf.errors import UserError, check_integers, check_range
-from remixer_tf.optimizers.options import check_numeric_options
+from remixer_tf.optimizers.options import OptimizerKeywords, check_numeric_options
 
 
 @keras.saving.register_keras_serializable(package="remixer_tf")
@@ -42,12 +44,12 @@ class ScheduleFreeAdamW(keras.optimizers.Optimizer):
 
     def __init__(
         self,
-        learning_rate=0.0025,
-        beta_1=0.9,
-        beta_2=0.999,
-        epsilon=1e-8,
-        warmup_steps=0,
-        **kwargs,
+        learning_rate: float = 0.0025,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-8,
+        warmup_steps: int = 0,
+        **kwargs: Unpack[OptimizerKeywords],
     ):
         if not isinstance(learning_rate, (int, float)):
             raise UserError(

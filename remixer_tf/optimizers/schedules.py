@@ -15,7 +15,6 @@ from keras import ops
 
 from remixer_tf.errors import UserError, check_integers, check_range
 
-_fields = dataclasses.dataclass(eq=False)
 _register = keras.saving.register_keras_serializable(package="remixer_tf")
 
 
@@ -50,7 +49,7 @@ class _Schedule(keras.optimizers.schedules.LearningRateSchedule):
 
 
 @_register
-@_fields
+@dataclasses.dataclass(eq=False)
 class TruncatedRsqrt(_Schedule):
     """T5's pre-training schedule: constant at first, then 1 / sqrt(t).
 
@@ -85,7 +84,7 @@ class WarmupRsqrt(TruncatedRsqrt):
 
 
 @_register
-@_fields
+@dataclasses.dataclass(eq=False)
 class WarmupConstant(_Schedule):
     """T5's fine-tuning schedule, constant, after an optional linear warm-up.
 
@@ -106,7 +105,7 @@ class WarmupConstant(_Schedule):
 
 
 @_register
-@_fields
+@dataclasses.dataclass(eq=False)
 class WarmupLinearDecay(_Schedule):
     """Linear warm-up to the peak, then a straight line down.
 

@@ -1,6 +1,8 @@
 """`check_model`: no decoder of a model sees later tokens, no encoder padding."""
 
 import functools
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -27,7 +29,7 @@ from remixer_tf.testing.programs import compiled, in_graph, to_array
 MOST_NUMBERS = 2**21
 
 
-def check_model(model, batch):
+def check_model(model: Any, batch: Mapping[str, Any]) -> None:
     """Tests that decoders see no later token, and encoders no padding.
 
     A decoder that sees the tokens it is to predict learns nothing, and its loss looks

@@ -1,12 +1,16 @@
 """Functions that compute with a layer's weights, compiled and differentiated."""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import keras
 from keras import ops
 
 
-def compiled(function, layer=None, quickly=False):
+def compiled(
+    function: Callable[..., Any], layer: Any = None, quickly: bool = False
+) -> Callable[..., Any]:
     """Compiles on JAX what `function` makes of arrays; on TensorFlow, leaves it.
 
     Without jit, JAX compiles every operation by itself, once for each shape: a tiny
@@ -51,7 +55,9 @@ def in_graph(function):
     return tf.function(function, autograph=False)
 
 
-def outputs_and_gradients(function, layer):
+def outputs_and_gradients(
+    function: Callable[..., Any], layer: Any
+) -> tuple[Any, dict[str, Any]]:
     """Differentiates a sum over the outputs of `function()` by the layer's weights.
 
     Each output counts as y / (1 + |y|), so that masked logits of -1e9 do not drown the

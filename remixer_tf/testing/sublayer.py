@@ -1,6 +1,8 @@
 """`check_sublayer`: a layer keeps the rules that hold for all."""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 from remixer_tf.models import TransformerStack
 from remixer_tf.testing.parts import random_values
@@ -11,15 +13,15 @@ LENGTH = 7
 
 
 def check_sublayer(
-    factory,
-    causal=False,
-    max_length=None,
-    d_model=12,
-    reads_encoder=False,
-    packs=True,
-    decodes=True,
-    tolerance=2e-5,
-):
+    factory: Callable[..., Any],
+    causal: bool = False,
+    max_length: int | None = None,
+    d_model: int = 12,
+    reads_encoder: bool = False,
+    packs: bool = True,
+    decodes: bool = True,
+    tolerance: float = 2e-5,
+) -> None:
     """Tests a sublayer, with random weights and inputs, on Keras' current backend.
 
     - It returns the shape it received, in float32 and in mixed_bfloat16.

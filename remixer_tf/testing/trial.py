@@ -1,6 +1,7 @@
 """A layer by itself, and the rules that it has to keep."""
 
 import functools
+from typing import Any
 
 import keras
 import numpy as np
@@ -27,13 +28,13 @@ class Trial:
 
     def __init__(
         self,
-        layer,
-        d_model,
-        length,
-        reads_encoder=False,
-        vocab_size=VOCAB_SIZE,
-        position_bias=None,
-        tolerance=2e-5,
+        layer: Any,
+        d_model: int,
+        length: int,
+        reads_encoder: bool = False,
+        vocab_size: int = VOCAB_SIZE,
+        position_bias: Any = None,
+        tolerance: float = 2e-5,
     ):
         rng = np.random.default_rng(1)
         lengths = (length, length, ENCODER_LENGTH)

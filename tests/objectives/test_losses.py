@@ -269,6 +269,11 @@ def test_keras_and_the_trainer_see_one_loss():
     expected, _ = reference(logits, targets, np.ones((B, L)), **options)
     expected = (expected["loss"] + expected["z_loss"]) / (B * L)
     np.testing.assert_allclose(loss(targets, logits), expected, rtol=1e-5)
+    expected, _ = reference(logits, targets, weights)
+    found = losses.CrossEntropy()(targets, logits, weights)
+    np.testing.assert_allclose(found, expected["loss"] / weights.sum(), rtol=1e-5)
+    with pytest.raises(ValueError, match=r"CrossEntropy\(\).sums\(outputs, batch\)"):
+        loss(logits, batch)
     with pytest.raises(ValueError, match=r"Received: logits.*targets \(2, 4\)$"):
         loss(targets[:, 1:], logits)
 

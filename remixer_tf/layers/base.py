@@ -2,12 +2,13 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Unpack
+from typing import Annotated, Any, NamedTuple, Unpack
 
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_choices, check_integers
+from remixer_tf.arguments import PositiveInt, checked, one_of
+from remixer_tf.errors import UserError
 from remixer_tf.kernels.project import project
 from remixer_tf.layers.axes import NamedAxes, axes_of, build_named, naming
 from remixer_tf.layers.dropout import Dropout
@@ -126,16 +127,14 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
     counted_as: str | None = None
     wide_inputs: tuple[str, ...] = ()
 
+    @checked
     def __init__(
         self,
-        causal: bool | None = None,
-        max_length: int | None = None,
+        causal: Annotated[bool | None, one_of((None, True, False))] = None,
+        max_length: PositiveInt | None = None,
         **kwargs: Unpack[LayerKeywords],
     ):
         super().__init__(**kwargs)
-        check_choices((None, True, False), causal=causal)
-        if max_length is not None:
-            check_integers(max_length=max_length)
         self.max_length = max_length
         if type(self).causal is None:
             self.causal = causal

@@ -5,7 +5,7 @@ from typing import Unpack
 import keras
 from keras import ops
 
-from remixer_tf.errors import check_integers
+from remixer_tf.arguments import PositiveInt, checked
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import (
     check_length,
@@ -37,10 +37,11 @@ class PositionEmbedding(SavesParts, NamedAxes, keras.layers.Layer):
 
     told_by_stack = ("max_length",)
 
-    def __init__(self, max_length: int | None = None, **kwargs: Unpack[LayerKeywords]):
+    @checked
+    def __init__(
+        self, max_length: PositiveInt | None = None, **kwargs: Unpack[LayerKeywords]
+    ):
         super().__init__(**kwargs)
-        if max_length is not None:
-            check_integers(max_length=max_length)
         self.max_length = max_length
 
     def build(self, input_shape):

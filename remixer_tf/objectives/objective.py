@@ -10,12 +10,19 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_integers, check_numbers, shorten
+from remixer_tf.arguments import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    checked,
+)
+from remixer_tf.errors import UserError, check_numbers, shorten
 from remixer_tf.layers import capture
 from remixer_tf.objectives.hidden import hidden
 from remixer_tf.objectives.losses import CrossEntropy
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Objective:
     """The quantity that a step minimises, and the way to its gradient.
@@ -38,15 +45,11 @@ class Objective:
 
     loss_fn: Callable = CrossEntropy()
     auxiliary_loss_weights: dict | None = None
-    micro_batches: int = 1
-    clip_norm: float | None = None
-    max_skipped_steps: int = 0
+    micro_batches: PositiveInt = 1
+    clip_norm: NonNegativeFloat | None = None
+    max_skipped_steps: NonNegativeInt = 0
 
     def __post_init__(self):
-        check_integers(micro_batches=self.micro_batches)
-        check_integers(0, max_skipped_steps=self.max_skipped_steps)
-        if self.clip_norm is not None:
-            check_numbers(clip_norm=self.clip_norm)
         if not self._has_sums():
             raise UserError(
                 "loss_fn must be a function of outputs and a batch, or a loss with "

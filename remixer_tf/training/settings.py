@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from remixer_tf.arguments import PositiveInt, checked
 from remixer_tf.errors import UserError, check_evaluations, check_integers, check_range
 
 
@@ -74,6 +75,7 @@ class Schedule:
         return step % period == 0 or step == self.train_steps
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Checkpointing:
     """The checkpoints that stay, and the state that a run starts from.
@@ -94,16 +96,13 @@ class Checkpointing:
         ValueError: a value has the wrong type or range.
     """
 
-    keep: int = 3
-    keep_period: int | None = None
+    keep: PositiveInt = 3
+    keep_period: PositiveInt | None = None
     best: Any = None
     initial: Callable | None = None
     restart_data_at: int | None = None
 
     def __post_init__(self):
-        check_integers(keep=self.keep)
-        if self.keep_period is not None:
-            check_integers(keep_period=self.keep_period)
         if self.best is not None and not hasattr(self.best, "metric"):
             raise UserError(
                 f"best must be None or @Best(). Received: best={self.best!r}"

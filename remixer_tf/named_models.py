@@ -35,7 +35,7 @@ class Preset(NamedTuple):
     description: str
 
 
-class Presets(tuple):
+class Presets(tuple[Preset, ...]):
     """`Preset`s, printed as a table."""
 
     def __repr__(self):

@@ -125,8 +125,8 @@ def each_optimizer() -> list[Any]:
         optimizers.TruncatedRsqrt(warmup_steps=100),
         optimizers.WarmupRsqrt(multiplier=2.0),
         optimizers.WarmupConstant(1e-3, step_offset=10),
-        optimizers.WarmupLinearDecay(total_steps=100),
-        optimizers.WarmupCosineDecay(total_steps=100),
+        optimizers.WarmupLinearDecay(1e-3, total_steps=100),
+        optimizers.WarmupCosineDecay(learning_rate=1e-3, total_steps=100),
     ]
     return [
         *(rt.Adafactor(rate, weight_decay=0.1, clipnorm=1.0) for rate in rates),

@@ -18,7 +18,8 @@ KERAS_TESTS := tests/optimizers tests/decoding tests/objectives
 # What a run does, on either engine; on JAX slow unless marked `quick_on_jax`.
 ENGINE_TESTS := tests/training/test_loop.py tests/training/test_adapters.py \
 	tests/engines/test_train_step.py tests/engines/test_layout.py \
-	tests/engines/test_scan.py tests/engines/test_loss_scale.py
+	tests/engines/test_scan.py tests/engines/test_loss_scale.py \
+	tests/front_door/test_threads.py
 
 .PHONY: quickstart test test-tensorflow test-jax test-all test-slow test-slower \
 	test-slow-tensorflow test-slow-jax lint docs sbom wheel-check install

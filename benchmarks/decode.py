@@ -35,6 +35,7 @@ from benchmarks.measure import (
 )
 from remixer_tf import configuration
 from remixer_tf.decoding import T5Rules, beam_search, greedy_decode
+from remixer_tf.models import EncoderDecoder
 from remixer_tf.weights.to_hugging_face import export_hugging_face
 
 MODELS = {
@@ -211,8 +212,8 @@ def main():
     options = parser.parse_args()
     models = {}
     for name, (file, bindings) in MODELS.items():
-        configuration.parse_gin([f"models/{file}.gin"], bindings)
-        models[name] = configuration.call("EncoderDecoder")
+        settings = configuration.read([f"models/{file}.gin"], bindings)
+        models[name] = settings.call(EncoderDecoder)
         models[name].build()
     if options.uncached:
         print_cache(models)

@@ -12,13 +12,13 @@ ratio is the median over the rounds.
 import argparse
 import math
 
-import gin
 import tensorflow as tf
 
 from benchmarks.measure import median, print_header, print_row, ratio, take_turns
 from remixer_tf import configuration
 from remixer_tf.engines.tensorflow.flops import matmul_flops
 from remixer_tf.layers import Context
+from remixer_tf.models import EncoderDecoder, TransformerStack
 from remixer_tf.models.build import declare
 
 LENGTHS, TOKENS, LAYERS = (128, 512, 2048), 2048, 4
@@ -44,10 +44,10 @@ def make_encoder(name, length, d_ff):
     sizes = [f"NUM_ENCODER_LAYERS = {LAYERS}", f"D_FF = {d_ff}"]
     if name != BASE:
         sizes.append(f"MAX_LENGTH = {length}")
-    configuration.parse_gin(["models/t5_1_1_small.gin", file], [*sizes, *bindings])
-    with gin.config_scope("encoder"):
-        encoder = configuration.call("TransformerStack", name="encoder")
-    encoder.build((None, None, gin.query_parameter("%D_MODEL")))
+    files = ["models/t5_1_1_small.gin", file]
+    settings = configuration.read(files, [*sizes, *bindings])
+    encoder = settings.bound(TransformerStack, scope="encoder")(name="encoder")
+    encoder.build((None, None, settings.value(EncoderDecoder, "d_model")))
     return encoder
 
 

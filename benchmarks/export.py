@@ -24,6 +24,7 @@ import seqio
 from benchmarks.measure import print_header, print_row
 from remixer_tf import configuration
 from remixer_tf.decoding import greedy_decode
+from remixer_tf.models import EncoderDecoder
 from remixer_tf.serving import saved_model
 from remixer_tf.serving.converted import RUNTIMES, export_tokens
 from remixer_tf.serving.text_to_text import TextToText
@@ -86,8 +87,8 @@ def main():
         "steady (ms)",
     )
     for name in options.models.split(","):
-        configuration.parse_gin([f"models/{name}.gin"], [])
-        model = configuration.call("EncoderDecoder")
+        settings = configuration.read([f"models/{name}.gin"], [])
+        model = settings.call(EncoderDecoder)
         model.build()
         for kind in options.kinds.split(","):
             with tempfile.TemporaryDirectory() as folder:

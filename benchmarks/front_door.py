@@ -33,7 +33,7 @@ start = time.perf_counter(), time.process_time()
 import remixer_tf
 print(time.perf_counter() - start[0], time.process_time() - start[1])
 """
-SHORT = "text_to_text.max_decode_length=32"
+SHORT = "text_to_text.max_length=32"
 QUESTION = "A cat liked that the teacher slept beside line "
 
 

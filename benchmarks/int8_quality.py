@@ -27,7 +27,8 @@ import remixer_tf
 from benchmarks.measure import print_header, print_row
 from remixer_tf import configuration
 from remixer_tf.decoding import T5Rules, beam_search, greedy_decode, score
-from remixer_tf.exporting import KINDS
+from remixer_tf.models import EncoderOnly, ImageClassifier
+from remixer_tf.run import Run
 from remixer_tf.serving import litert, onnx_runtime
 from remixer_tf.serving.stored_weights import StoredWeights
 from remixer_tf.serving.token_graph import TokenGraph
@@ -95,8 +96,8 @@ def quality(run, inputs, targets, batch_size):
 
 def measure(model_dir, splits, number, folder):
     """Prints the rows of one run."""
-    configuration.parse_gin([os.path.join(model_dir, "operative_config.gin")], [])
-    run = configuration.call("Run")
+    file = os.path.join(model_dir, "operative_config.gin")
+    run = configuration.read([file], []).call(Run)
     model = run.restore(model_dir)[0].model
     data = {split: examples_of(run, split, number) for split in splits}
     float32 = {}
@@ -151,7 +152,7 @@ def sizes_of_files(name, model, lengths, searches, folder):
         graph = TokenGraph(
             model,
             input_length=lengths["inputs"],
-            max_decode_length=lengths["targets"],
+            max_length=lengths["targets"],
             decode_fn=decode,
             jit_compile=False,
         )
@@ -164,8 +165,8 @@ def sizes_of_files(name, model, lengths, searches, folder):
 
 def sizes_of_searches(model_dir, folder):
     """Prints the sizes of one run's files."""
-    configuration.parse_gin([os.path.join(model_dir, "operative_config.gin")], [])
-    run = configuration.call("Run")
+    file = os.path.join(model_dir, "operative_config.gin")
+    run = configuration.read([file], []).call(Run)
     model = run.restore(model_dir)[0].model
     name = os.path.basename(os.path.normpath(model_dir))
     beams = functools.partial(beam_search, beams=4, rules=T5Rules())
@@ -181,7 +182,7 @@ def sizes_of_preset(name, folder):
         weight.assign(rng.normal(size=weight.shape, scale=0.05).astype("float32"))
     sizes = [StoredWeights(model, kind).num_bytes for kind in ("float32", "int8")]
     print_size(name, "SavedModel", "", *sizes)
-    if type(model).__name__ not in KINDS:
+    if not isinstance(model, (EncoderOnly, ImageClassifier)):
         lengths = {"inputs": 64, "targets": 64}
         sizes_of_files(name, model, lengths, {"greedy": greedy_decode}, folder)
 

@@ -33,6 +33,7 @@ from benchmarks.measure import print_header, print_row
 from remixer_tf import configuration
 from remixer_tf.decoding import T5Rules, beam_search, greedy_decode
 from remixer_tf.exporting import WEIGHTS
+from remixer_tf.models import EncoderDecoder
 from remixer_tf.serving.converted import RUNTIMES
 from remixer_tf.serving.token_graph import TokenGraph
 
@@ -51,7 +52,7 @@ def token_graph(model, weights="float32", beams=1):
     return TokenGraph(
         model,
         input_length=LENGTH,
-        max_decode_length=LENGTH,
+        max_length=LENGTH,
         decode_fn=decode,
         weights=weights,
         jit_compile=False,
@@ -74,8 +75,8 @@ class Ours:
 
 
 def make_model(name, bindings):
-    configuration.parse_gin([f"models/{name}.gin"], bindings)
-    model = configuration.call("EncoderDecoder")
+    settings = configuration.read([f"models/{name}.gin"], bindings)
+    model = settings.call(EncoderDecoder)
     model.build()
     return model
 

@@ -37,13 +37,13 @@ def serve(kind, model, rank, adam):
     from remixer_tf import configuration
     from remixer_tf.analysis.costs import random_superbatch
     from remixer_tf.engines.backend_engine import backend_engine
-    from remixer_tf.models import Lora
+    from remixer_tf.models import EncoderDecoder, Lora
     from remixer_tf.optimizers import Adafactor
     from remixer_tf.run import Run
 
-    configuration.parse_gin([f"models/{model}.gin"], [])
+    settings = configuration.read([f"models/{model}.gin"], [])
     adapters = Lora(rank) if kind == "lora" else None
-    run = Run(lambda: configuration.call("EncoderDecoder"), adapters=adapters)
+    run = Run(settings.bound(EncoderDecoder), adapters=adapters)
     engine = backend_engine()
     optimizer = keras.optimizers.Adam if adam else Adafactor
     engine.build(run.make_model, lambda: optimizer(1e-3), "float32")

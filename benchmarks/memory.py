@@ -34,19 +34,16 @@ TOKENS = 128  # at once
 MODELS = {
     "t5_1_1_base": (
         "t5_1_1_base",
-        "EncoderDecoder",
         2,
         {"inputs": 512, "targets": 512},
     ),
     "gmlp_large": (
         "gmlp_large_mlm",
-        "EncoderOnly",
         1,
         {"inputs": 512, "targets": 76},
     ),
     "language_model": (
         "transformer_lm_tiny",
-        "DecoderOnly",
         2,
         {"inputs": 64, "targets": 64},
     ),
@@ -59,13 +56,15 @@ def serve(row):
     from remixer_tf import configuration
     from remixer_tf.objectives.losses import CrossEntropy
     from remixer_tf.objectives.objective import Objective
+    from remixer_tf.run import Run
 
-    file, model, rows, lengths = MODELS[row["model"]]
+    file, rows, lengths = MODELS[row["model"]]
     bindings = [f"TransformerStack.{k} = {row[k]!r}" for k in ("remat", "scan")]
-    configuration.parse_gin([f"models/{file}.gin"], [*bindings, *row["bindings"]])
+    bindings += row["bindings"]
+    factory = configuration.read([f"models/{file}.gin"], bindings).value(Run, "model")
     objective = Objective(CrossEntropy(1e-4, tokens_at_once=row["at_once"]))
     function = run_step if row["steps"] else compile_step
-    result = function(lambda: configuration.call(model), objective, rows, lengths)
+    result = function(factory, objective, rows, lengths)
     print(json.dumps(result), flush=True)
 
 

@@ -80,7 +80,7 @@ def _row(name, folder, reference):
     run = os.path.join(folder, "run")
     reference(name, published)
     answers = np.load(os.path.join(published, "answers.npz"))
-    model = _imported(published, run, "inputs" in answers)
+    model, settings = _imported(published, run, "inputs" in answers)
     double = answers["double"]
 
     def distance(logits):
@@ -89,7 +89,7 @@ def _row(name, folder, reference):
     columns = ["-"] * 6
     if "greedy" in answers:
         batch = {"encoder_input_tokens": answers["inputs"].astype("int32")}
-        columns = _decoded(model, batch, answers)
+        columns = _decoded(model, settings, batch, answers)
         batch["decoder_input_tokens"] = answers["start"].astype("int32")
         logits = np.array(model(batch))
         written = ["-", "-"]
@@ -131,10 +131,10 @@ def _check_wordpiece(folder):
                 raise ValueError(f"{name} {text!r}: {ids}, transformers {expected}")
 
 
-def _decoded(model, batch, answers):
+def _decoded(model, settings, batch, answers):
     """How much of what transformers decodes is decoded here."""
-    from remixer_tf import configuration
     from remixer_tf.decoding import HuggingFaceRules, beam_search, greedy_decode
+    from remixer_tf.serving.text_to_text import text_to_text
 
     length = answers["greedy"].shape[1]
     greedy = greedy_decode(model, batch, length).tokens
@@ -142,10 +142,9 @@ def _decoded(model, batch, answers):
     beams = beam_search(model, batch, length, rules)
     lengths = np.count_nonzero(answers["beams"], axis=1)
     scores = np.array(rules.rank(beams.scores[:, None], lengths))[:, 0]
-    search = configuration.get_value("text_to_text.decode_fn")
-    asked = search(
-        model, batch, configuration.get_value("text_to_text.max_decode_length")
-    )
+    search = settings.value(text_to_text, "decode_fn")
+    longest = settings.value(text_to_text, "max_length")
+    asked = search(model, batch, longest)
     return [
         _share(greedy, answers["greedy"]),
         _share(beams.tokens, answers["beams"]),
@@ -164,6 +163,7 @@ def _imported(published, run, reads_text):
     from remixer_tf.checkpoints.reading import restore_model
     from remixer_tf.commands import run_command
     from remixer_tf.models.build import build_model
+    from remixer_tf.run import Run
 
     arguments = [f"--from={published}", f"--model_dir={run}"]
     own_tokenizer = os.path.exists(os.path.join(published, "tokenizer_config.json"))
@@ -175,10 +175,10 @@ def _imported(published, run, reads_text):
         ]
     with contextlib.redirect_stdout(None):
         run_command("import_weights", arguments)
-    configuration.parse_gin([os.path.join(run, "operative_config.gin")], [])
-    model = build_model(configuration.get_value("Run.model"), "float32")
+    settings = configuration.read([os.path.join(run, "operative_config.gin")], [])
+    model = build_model(settings.value(Run, "model"), "float32")
     restore_model(run, model)
-    return model
+    return model, settings
 
 
 def _exported_again(run, reference):

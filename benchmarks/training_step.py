@@ -50,16 +50,17 @@ def serve(name, model, dtype):
     from remixer_tf.analysis.costs import random_superbatch
     from remixer_tf.engines.backend_engine import backend_engine
     from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
+    from remixer_tf.models import EncoderDecoder
     from remixer_tf.objectives.losses import CrossEntropy
     from remixer_tf.objectives.objective import Objective
     from remixer_tf.optimizers import Adafactor
 
     file, bindings = MODELS[model]
-    configuration.parse_gin([f"models/{file}.gin"], bindings)
+    settings = configuration.read([f"models/{file}.gin"], bindings)
     _, arguments = ENGINES[name]
     engine = backend_engine(functools.partial(TensorFlowEngine, **arguments))
     engine.build(
-        lambda: configuration.call("EncoderDecoder"),
+        settings.bound(EncoderDecoder),
         lambda: Adafactor(1e-3),
         dtype,
         Objective(CrossEntropy(z_loss=1e-4)),

@@ -1,9 +1,11 @@
 """Exports of a run: SavedModel, safetensors, Hugging Face, LiteRT, ONNX, adapters."""
 
-from remixer_tf import configuration
-from remixer_tf.errors import UserError, check_choices
+import functools
+import inspect
 
-FORMATS = ("saved_model", "safetensors", "huggingface", "litert", "onnx", "adapters")
+from remixer_tf.errors import UserError, check_choices
+from remixer_tf.startup import check_backend
+
 # The types of weights that a format stores; others store float32.
 WEIGHTS = {
     "saved_model": ("float32", "bfloat16", "float16", "int8"),
@@ -12,9 +14,22 @@ WEIGHTS = {
 }
 BATCHING = ("wait_ms", "batches_at_once")  # of a SavedModel with batch_sizes
 SEARCHES = ("greedy_decode", "beam_search")  # of LiteRT and ONNX
-# Exports of models by class; other models write text.
-KINDS = {"EncoderOnly": "text_encoder", "ImageClassifier": "image_to_class"}
 OF_TEXT = ("huggingface", "litert", "onnx")  # formats of models that write text
+
+
+def serving_kind(run):
+    """Returns the function that makes what answers for the model of a `Run`."""
+    from remixer_tf.models import EncoderOnly, ImageClassifier  # late: start-up
+    from remixer_tf.serving.image_to_class import image_to_class
+    from remixer_tf.serving.text_encoder import text_encoder
+    from remixer_tf.serving.text_to_text import text_to_text
+
+    model = inspect.unwrap(run.model)
+    of_class = {EncoderOnly: text_encoder, ImageClassifier: image_to_class}
+    for kind, function in of_class.items():
+        if inspect.isclass(model) and issubclass(model, kind):
+            return function
+    return text_to_text
 
 
 def check_export(format, weights="float32", **options):
@@ -37,6 +52,7 @@ def check_export(format, weights="float32", **options):
 
 
 def export_run(
+    configuration,
     run,
     model_dir,
     folder,
@@ -46,10 +62,11 @@ def export_run(
     weights="float32",
     **options,
 ):
-    """Exports a checkpoint of a run, configured by gin.
+    """Exports a checkpoint of a run.
 
     Args:
-        run: a `Run`.
+        configuration: the `Configuration`, with the search that answers.
+        run: its `Run`.
         model_dir, step: see `Run.restore`.
         folder: str, of the export. It appears when the export is whole.
         format: one of `FORMATS`. safetensors is a folder of any model to publish, with
@@ -76,43 +93,30 @@ def export_run(
         ValueError: the format cannot hold the model, or an option does not fit.
     """
     from remixer_tf.checkpoints.whole_folder import check_absent
-    from remixer_tf.weights.adapters import save_adapters
 
     check_export(format, weights, **options)
-    configuration.check_backend("An export")
+    check_backend("An export")
     check_absent(folder)  # before the model is built, which takes long
-    name, kind = _kind(run)
-    if format in OF_TEXT and kind != "text_to_text":
+    if format in OF_TEXT and serving_kind(run).__name__ != "text_to_text":
         raise UserError(
-            f"format={format} is for models that write text. Received: {name}. Export "
-            "it as saved_model, to serve it, or as safetensors, to publish it."
+            f"format={format} is for models that write text. Received: "
+            f"{run.model.__name__}. Export it as saved_model, to serve it, or as "
+            "safetensors, to publish it."
         )
-    if format == "saved_model":
-        return _saved_model(run, kind, model_dir, folder, step, weights, options)
-    if format == "safetensors":
-        return _safetensors(run, model_dir, folder, step)
-    if format == "adapters":
-        engine, _ = run.restore(model_dir, step, merge=False)
-        save_adapters(engine.model, folder)
-        return []
-    if format == "huggingface":
-        return _hugging_face(run, model_dir, folder, step)
-    return _tokens(run, model_dir, folder, step, format, weights)
+    given = options if format == "saved_model" else {}
+    if format in WEIGHTS:
+        given = {**given, "weights": weights}
+    return FORMATS[format](configuration, run, model_dir, step, folder, **given)
 
 
-def _kind(run):
-    """The class of `KINDS` that a run's model is, None for others, and its export."""
-    names = [c.__name__ for c in getattr(run.model, "__mro__", ())]
-    name = next((name for name in names if name in KINDS), None)
-    return name, KINDS.get(name, "text_to_text")
-
-
-def _saved_model(run, kind, model_dir, folder, step, weights, options):
+def _saved_model(configuration, run, model_dir, step, folder, weights, **options):
     from remixer_tf.serving import saved_model
 
-    model, _ = configuration.call(kind, run, model_dir, step=step, weights=weights)
-    model.arguments = configuration.get_arguments(f"{kind}.decode_fn")
-    text = configuration.configuration_str()
+    kind, given = serving_kind(run), {"step": step, "weights": weights}
+    model, _ = configuration.call(kind, run, model_dir, **given)
+    search = configuration.value(kind, "decode_fn")
+    model.arguments = search.arguments() if search else {}
+    text = configuration.text()
     signatures = saved_model.export(model, folder, text, **options)
     size = saved_model.size_on_disk(folder) / 1e6
     return [
@@ -121,7 +125,15 @@ def _saved_model(run, kind, model_dir, folder, step, weights, options):
     ]
 
 
-def _safetensors(run, model_dir, folder, step):
+def _adapters(configuration, run, model_dir, step, folder):
+    from remixer_tf.weights.adapters import save_adapters
+
+    engine, _ = run.restore(model_dir, step, merge=False)
+    save_adapters(engine.model, folder)
+    return []
+
+
+def _safetensors(configuration, run, model_dir, step, folder):
     from remixer_tf.data.vocabularies import describe_vocabularies
     from remixer_tf.evaluation.results import metrics_at
     from remixer_tf.weights.model_folder import model_card, write_model_folder
@@ -134,37 +146,38 @@ def _safetensors(run, model_dir, folder, step):
     write_model_folder(
         engine.model,
         folder,
-        configuration.configuration_str(),
+        configuration,
         vocabularies,
         model_card(engine.model, run, step, vocabularies, metrics),
     )
     return []
 
 
-def _hugging_face(run, model_dir, folder, step):
+def _hugging_face(configuration, run, model_dir, step, folder):
+    from remixer_tf.serving.text_to_text import text_to_text
     from remixer_tf.weights.generation import write_generation
     from remixer_tf.weights.to_hugging_face import export_hugging_face
 
-    search = configuration.get_value("text_to_text.decode_fn")
+    search = configuration.value(text_to_text, "decode_fn")
     length = (run.feature_lengths or {}).get("targets")
     generation, left_out = write_generation(
         search.__name__ if search else "greedy_decode",
-        configuration.get_arguments("text_to_text.decode_fn"),
-        configuration.get_value("text_to_text.max_decode_length", length),
+        search.arguments() if search else {},
+        configuration.value(text_to_text, "max_length", length),
     )
-    name = "text_to_text.clean_up_tokenization_spaces"
-    clean_up = configuration.get_value(name, False)
+    clean_up = configuration.value(text_to_text, "clean_up_tokenization_spaces", False)
     engine, _ = run.in_float32().restore(model_dir, step)
     export_hugging_face(engine.model, run.get_task(), folder, generation, clean_up)
     return [f"transformers has no {line}" for line in left_out]
 
 
-def _tokens(run, model_dir, folder, step, runtime, weights):
+def _tokens(runtime, configuration, run, model_dir, step, folder, weights):
     from remixer_tf.serving.converted import check_runtime, export_tokens
     from remixer_tf.serving.saved_model import size_on_disk
+    from remixer_tf.serving.text_to_text import text_to_text
 
     check_runtime(runtime)
-    search = configuration.get_value("text_to_text.decode_fn")
+    search = configuration.value(text_to_text, "decode_fn")
     if search is not None and search.__name__ not in SEARCHES:
         raise UserError(
             f"format={runtime} is for {' or '.join(SEARCHES)}: it has none of the "
@@ -172,13 +185,13 @@ def _tokens(run, model_dir, folder, step, runtime, weights):
             "--gin.text_to_text.decode_fn=@greedy_decode, or export a SavedModel."
         )
     # Neither runtime computes in bfloat16 on all processors.
-    stored = configuration.get_value("text_to_text.weights", "float32")
+    stored = configuration.value(text_to_text, "weights", "float32")
     given = {"dtype_policy": run.dtype_policy}
     if weights == "float32":
         given["weights"] = stored
     run = run.in_float32()
     model, _ = configuration.call(
-        "text_to_text", run, model_dir, step=step, weights="float32"
+        text_to_text, run, model_dir, step=step, weights="float32"
     )
     agreement = export_tokens(model.tokens, run.get_task(), runtime, folder, weights)
     lines = [
@@ -193,3 +206,15 @@ def _tokens(run, model_dir, folder, step, runtime, weights):
             "for random questions"
         )
     return lines
+
+
+# Each takes (configuration, run, model_dir, step, folder), and `weights` if `WEIGHTS`
+# has the format; it returns lines that describe the export.
+FORMATS = {
+    "saved_model": _saved_model,
+    "safetensors": _safetensors,
+    "huggingface": _hugging_face,
+    "litert": functools.partial(_tokens, "litert"),
+    "onnx": functools.partial(_tokens, "onnx"),
+    "adapters": _adapters,
+}

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from remixer_tf import configuration
+from remixer_tf.configuration import RUN_FILE, macros, read
 from remixer_tf.errors import (
     MissingFileError,
     UserError,
@@ -22,9 +22,9 @@ from remixer_tf.errors import (
 )
 from remixer_tf.loaded.inputs import check_listed
 from remixer_tf.loaded.run import LoadedRun
-from remixer_tf.loaded.settings import Settings, kept_gin
 from remixer_tf.models.build import check_memory, machine_memory
 from remixer_tf.named_models import find_presets, preset_names
+from remixer_tf.run import Run
 from remixer_tf.weights import model_folder
 
 
@@ -51,31 +51,29 @@ def create(preset: str, **sizes: Any) -> keras.Model:
     """
     find_presets(preset, operator.eq)
     file = f"models/{preset}.gin"
-    macros = configuration.macros([file])
+    known = macros([file])
     for name in sizes:
-        if name.upper() not in macros or not name.islower():
-            known = [macro.lower() for macro in macros]
+        if name.upper() not in known or not name.islower():
+            known = [macro.lower() for macro in known]
             raise UserError(
                 f"{preset} has no size {name!r}.{nearest(name, known)} It has: "
                 f"{', '.join(sorted(known))}."
             )
     bindings = [f"{name.upper()} = {_literal(name, x)}" for name, x in sizes.items()]
-    with kept_gin():
-        configuration.parse_gin([file], bindings, complete=False)
-        factory = configuration.get_value("Run.model")
+    factory = read([file], bindings, complete=False).value(Run, "model")
 
-        def make():
-            model = factory()
-            model.build()
-            return model
+    def make():
+        model = factory()
+        model.build()
+        return model
 
-        try:
-            check_memory(make, machine_memory())
-            return make()
-        except UserError as error:
-            given = [f"{name}={value!r:.200}" for name, value in sizes.items()]
-            given = f" with {', '.join(given)}" if given else ""
-            raise UserError(f"{preset}{given}: {error}") from None
+    try:
+        check_memory(make, machine_memory())
+        return make()
+    except UserError as error:
+        given = [f"{name}={value!r:.200}" for name, value in sizes.items()]
+        given = f" with {', '.join(given)}" if given else ""
+        raise UserError(f"{preset}{given}: {error}") from None
 
 
 def _literal(name, value):
@@ -147,7 +145,7 @@ def load(
             hint = f" It is a preset: create({path!r}) makes a model with new weights."
         raise MissingFileError(
             f"there is no {path!r}, and nothing is downloaded. Expected: the folder of "
-            f"a run (with {configuration.RUN_FILE}), or of published weights.{hint}"
+            f"a run (with {RUN_FILE}), or of published weights.{hint}"
         )
     if path.endswith(".keras"):
         raise UserError(
@@ -156,12 +154,12 @@ def load(
         )
     if model_folder.is_model_folder(path):
         model_folder.check_manifest(path, weights=False)  # Reading checks the weights.
-    is_run = os.path.exists(os.path.join(path, configuration.RUN_FILE))
+    is_run = os.path.exists(os.path.join(path, RUN_FILE))
     if is_run and not mesh_tensorflow_prefix(path):
         allowed = {"modules": modules, "trust": trust, "adapters": adapters}
         return LoadedRun.of_folder(path, step, bindings, **allowed)
     run = os.path.abspath(path).rpartition(f"{os.sep}checkpoints")[0]
-    if run and os.path.exists(os.path.join(run, configuration.RUN_FILE)):
+    if run and os.path.exists(os.path.join(run, RUN_FILE)):
         raise UserError(f"{path} is a part of a run. Call load({run!r}, step=STEP).")
     if step is not None:
         raise UserError(f"{path} has no run with steps. Leave step out.")
@@ -178,12 +176,9 @@ def _imported(path, bindings, modules, adapters):
     if remarks := source.remarks():
         warnings.warn("; ".join(map(str.strip, remarks)), stacklevel=3)
 
-    def read(bindings):
-        with tempfile.TemporaryDirectory() as folder:
-            file = os.path.join(folder, "imported.gin")
-            with open(file, "w") as opened:
-                opened.write(run_gin(source))
-            configuration.parse_gin([file], bindings, modules=modules)
-
-    settings = Settings(read, bindings)
-    return LoadedRun(settings, source=source, adapters=adapters)
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "imported.gin")
+        with open(file, "w") as opened:
+            opened.write(run_gin(source))
+        configuration = read([file], bindings, modules=modules)
+    return LoadedRun(configuration, source=source, adapters=adapters)

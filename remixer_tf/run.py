@@ -1,6 +1,7 @@
 """A run: a model, its task and its engine. gin sets one `Run` for all commands."""
 
 import dataclasses
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,25 @@ from remixer_tf.weights.source import (
 )
 
 
+class Weights:
+    """The weights of a run in memory: calling it gives the `Engine` and the step.
+
+    Args:
+        restore: a function without arguments, which returns them. It is called once,
+            when they are first asked for.
+    """
+
+    def __init__(self, restore):
+        self._restore, self._restored = restore, None
+        self._lock = threading.Lock()
+
+    def __call__(self):
+        with self._lock:
+            if self._restored is None:
+                self._restored = self._restore()
+        return self._restored
+
+
 @dataclasses.dataclass(frozen=True)
 class Run:
     """The settings that training, evaluation, answering and analysis share.
@@ -44,6 +64,7 @@ class Run:
             for none.
         trainable, frozen: str, regular expressions of paths of variables that train and
             that do not, see `remixer_tf.models.adapters.adapt`; None for none.
+        weights: `Weights` that `restore` gives in place of a checkpoint; None for none.
 
     Raises:
         ValueError: the seed is not an integer of at least 0, a length no integer of at
@@ -60,6 +81,7 @@ class Run:
     adapters: Lora | None = None
     trainable: str | None = None
     frozen: str | None = None
+    weights: Weights | None = None
 
     def __post_init__(self):
         check_integers(0, seed=self.seed)
@@ -98,8 +120,10 @@ class Run:
         """Returns the `Codec` of the run's task for a built model of the run."""
         return Codec(self.get_task(), self.feature_lengths, converter_for(model))
 
-    def restore(self, model_dir, step=None, check=None, merge=True):
+    def restore(self, model_dir=None, step=None, check=None, merge=True):
         """Builds the model in one process and restores a checkpoint.
+
+        A run that has `weights` gives these, as they are, whatever is asked for.
 
         Args:
             model_dir: folder of the run.
@@ -117,6 +141,11 @@ class Run:
             ValueError: another model or vocabulary wrote the checkpoint, the task is
                 unknown, or the engine has several processes.
         """
+        if self.weights is not None:
+            engine, step = self.weights()
+            if check:
+                check(engine.model)
+            return engine, step
         check_run_version(model_dir)
         if self.task is not None:
             check_vocabularies(model_dir, describe_vocabularies(self.get_task()))
@@ -167,4 +196,18 @@ class Run:
         """Returns the run with float32 computation; itself, if it has that."""
         if self.dtype_policy == "float32":
             return self
-        return dataclasses.replace(self, dtype_policy="float32")
+        run = dataclasses.replace(self, dtype_policy="float32")
+        return run if run.weights is None else run._with_weights(run.copied)
+
+    def without_adapters(self):
+        """Returns a run that has `weights`, with adapters added to their kernels.
+
+        Later changes of the weights are not in it.
+        """
+        return self._with_weights(self.merged)
+
+    def _with_weights(self, change):
+        """Returns the run whose weights are those of another `Engine`, as now."""
+        engine, step = self.weights()
+        engine = change(engine)
+        return dataclasses.replace(self, weights=Weights(lambda: (engine, step)))

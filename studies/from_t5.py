@@ -17,7 +17,10 @@ from remixer_tf.checkpoints.reading import restore_model
 from remixer_tf.commands import errors_in_one_line
 from remixer_tf.models.build import build_model
 from remixer_tf.objectives.losses import cross_entropy
+from remixer_tf.run import Run
 from remixer_tf.tables import markdown, markdown_row
+from remixer_tf.training.loop import train
+from remixer_tf.training.settings import Checkpointing
 
 FROM_T5 = "runs/from_t5_1_1.gin"
 # Name, bindings after those of the gin file.
@@ -50,8 +53,8 @@ def main(arguments):
         "Compares losses at the start.",
         add_arguments,
     )
-    configuration.parse_gin([f"{options.t5}/operative_config.gin"], [])
-    t5 = build_model(configuration.get_value("Run.model"), "float32")
+    settings = configuration.read([f"{options.t5}/operative_config.gin"], [])
+    t5 = build_model(settings.value(Run, "model"), "float32")
     restore_model(options.t5, t5)
     print(markdown(["model", "loss", "nats above T5's"]))
     of_t5 = None
@@ -59,24 +62,23 @@ def main(arguments):
         model = t5
         if bindings is not None:
             path = f"INITIAL_CHECKPOINT = {options.t5!r}"
-            configuration.parse_gin(
+            settings = configuration.read(
                 [*options.gin_file, FROM_T5],
                 [*options.gin_bindings, path, *bindings],
                 options.gin_search_paths,
             )
-            model = build_model(configuration.get_value("Run.model"), "float32")
-            configuration.get_value("Checkpointing.initial")(model)
-        loss = _loss(model)
+            model = build_model(settings.value(Run, "model"), "float32")
+            settings.value(Checkpointing, "initial")(model)
+        loss = _loss(model, settings)
         of_t5 = loss if of_t5 is None else of_t5
         cells = name, f"{loss:.4f}", f"{loss - of_t5:+.4f}"
         print(markdown_row(cells), flush=True)
 
 
-def _loss(model, batches=20):
+def _loss(model, settings, batches=20):
     """The loss per token on the first batches of the configuration's training data."""
-    data = configuration.get_value("train.dataset")(
-        seed=1, steps_per_call=1, shard_info=None
-    )
+    dataset = settings.value(train, "dataset")
+    data = dataset(seed=1, steps_per_call=1, shard_info=None)
     sums = np.zeros(2)
     for batch in data.take(batches):
         batch = {key: value[0] for key, value in batch.items()}

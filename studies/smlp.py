@@ -44,22 +44,26 @@ def make_step(model, bindings):
 
     from remixer_tf import configuration
     from remixer_tf.analysis.costs import random_superbatch
+    from remixer_tf.data.pipeline import Batching, train_dataset
+    from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
     from remixer_tf.engines.tensorflow.flops import matmul_flops
     from remixer_tf.engines.tensorflow.step import TrainStep
     from remixer_tf.models.build import build_model
+    from remixer_tf.run import Run
+    from remixer_tf.training.loop import train
 
-    configuration.parse_gin([model.file, RUN_FILE], [*model.bindings, *bindings])
-    value = configuration.get_value
+    files = [model.file, RUN_FILE]
+    value = configuration.read(files, [*model.bindings, *bindings]).value
     keras.utils.set_random_seed(0)
-    made = build_model(value("Run.model"), "float32")
+    made = build_model(value(Run, "model"), "float32")
     step = TrainStep(
         made,
-        value("train.optimizer")(),
+        value(train, "optimizer")(),
         tf.distribute.get_strategy(),
-        jit_compile=value("TensorFlowEngine.jit_compile"),
+        jit_compile=value(TensorFlowEngine, "jit_compile"),
     )
-    rows = value("Batching.batch_size")
-    lengths = value("train_dataset.feature_lengths")
+    rows = value(Batching, "batch_size")
+    lengths = value(train_dataset, "feature_lengths")
     batch = random_superbatch(made.batch_spec(rows, lengths), made)
     flops = matmul_flops(step.run_steps.get_concrete_function(*step.arguments(batch)))
     return lambda: float(step(batch)["loss"]), flops / (rows * lengths["targets"])

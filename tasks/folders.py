@@ -1,5 +1,7 @@
 """The folders of data files that users name, TensorFlow Datasets (TFDS), and files."""
 
+import contextlib
+import contextvars
 import functools
 import gzip
 import io
@@ -12,15 +14,27 @@ import seqio
 import tensorflow as tf
 from absl import logging
 
-from remixer_tf.checkpoints.paths import locate
+from remixer_tf.checkpoints.paths import Located, locate
 from remixer_tf.data.failures import how_to_fetch
 from remixer_tf.errors import MissingFileError, StorageError, UserError, shorten
+
+_named = contextvars.ContextVar("named", default=None)
+
+
+@contextlib.contextmanager
+def data_folders(folders):
+    """Names folders in a block, in this thread: {"cogs.directory": path, ...}."""
+    token = _named.set(folders)
+    try:
+        yield
+    finally:
+        _named.reset(token)
 
 
 class DataFolder:
     """Where the files of a task are: the first of these that names a folder.
 
-    1. `<name>.directory` in gin, else what `set` was given;
+    1. `<name>.directory` in gin, or in `data_folders`; else what `set` was given;
     2. the environment variable `variable`;
     3. the folder `subfolder` of the folder REMIXER_TF_DATA, if it exists.
 
@@ -38,7 +52,7 @@ class DataFolder:
         self._subfolder = subfolder
         self._directory = None
 
-        def of_gin(directory=None):
+        def of_gin(directory: Located = None):
             return directory
 
         with gin.unlock_config():  # A configuration may be in use already.
@@ -50,11 +64,12 @@ class DataFolder:
 
     def find(self):
         """Returns (folder, who named it), or (None, None) if nobody named one."""
-        named, data = map(os.environ.get, (self.variable, "REMIXER_TF_DATA"))
-        directory = self._of_gin() or self._directory
-        if directory or named:
+        variable, data = map(os.environ.get, (self.variable, "REMIXER_TF_DATA"))
+        named = (_named.get() or {}).get(self.option)
+        directory = named or self._of_gin() or self._directory
+        if directory or variable:
             source = self.option if directory else self.variable
-            return _existing(directory or named, source), source
+            return _existing(directory or variable, source), source
         if data and self._subfolder:
             folder = os.path.join(_existing(data, "REMIXER_TF_DATA"), self._subfolder)
             if tf.io.gfile.isdir(folder):

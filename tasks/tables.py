@@ -24,6 +24,7 @@ import string
 import numpy as np
 import seqio
 
+from remixer_tf.checkpoints.paths import Located
 from remixer_tf.data.file_states import kept_while_unchanged
 from remixer_tf.errors import UserError, check_choices, check_paths, check_range
 from remixer_tf.tasks.rows import (
@@ -70,7 +71,7 @@ class TableRows:
 
 
 def table_task(
-    files,
+    files: Located,
     inputs,
     targets,
     name="table",

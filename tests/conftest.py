@@ -149,9 +149,6 @@ def same_seeds():
     import keras  # Not above: the process that distributes the tests needs none of it.
     import numpy as np
 
-    from remixer_tf.checkpoints import paths
-
-    paths.start_from([])
     if ON_TENSORFLOW:
         keras.utils.set_random_seed(SEED)
         return

@@ -152,7 +152,7 @@ def check_gin(options):
         files += RUN if file.endswith("operative_config.gin") else [file]
     folder = str(ROOT / "gin")
     assert all(os.path.exists(f) or os.path.exists(f"{folder}/{f}") for f in files)
-    configuration.parse_gin(files, options.gin_bindings, complete=False)
+    configuration.read(files, options.gin_bindings, complete=False)
 
 
 @pytest.mark.parametrize("block", blocks("gin"), ids=str)
@@ -160,7 +160,7 @@ def test_gin_is_read(block, in_folder):
     write_files(block.page, in_folder)
     (in_folder / "block.gin").write_text(block.code)
     own = "include" in block.code
-    configuration.parse_gin([*([] if own else RUN), "block.gin"], [], complete=False)
+    configuration.read([*([] if own else RUN), "block.gin"], [], complete=False)
 
 
 @pytest.mark.slow
@@ -232,6 +232,10 @@ def test_a_model_from_its_parts():
     assert after != before and after == pytest.approx(before, rel=0.1)
 
 
+def test_a_configuration_is_a_value():
+    exec(code_of("## A configuration is a value", "docs/architecture.md"), {})
+
+
 def test_a_task_in_python(in_folder):
     for split in ("train", "test"):
         (in_folder / f"{split}.txt").write_text("21\n")
@@ -258,9 +262,9 @@ def test_tests_run_the_python_of_every_page():
         for block in blocks("python")
         if "reference" not in block.page.parts
     }
-    tested = """README adapters answering_and_exporting checkpoint_to_answer
-        from_transformers harness layouts litert_and_onnx mixtures own_parts own_task
-        published_weights python"""
+    tested = """README adapters architecture answering_and_exporting
+        checkpoint_to_answer from_transformers harness layouts litert_and_onnx mixtures
+        own_parts own_task published_weights python"""
     assert {page.removeprefix("guides/") for page in pages} == set(tested.split())
 
 
@@ -291,8 +295,7 @@ def test_every_public_name_has_an_example():
         public |= {name: getattr(module, name) for name in module.__all__}
     own = {name for name, x in public.items() if ">>>" in (x.__doc__ or "")}
     assert sorted(public.keys() - shown - own) == ["best_span"]  # by gin alone
-    methods = {k: x for k, x in vars(rt.LoadedRun).items() if inspect.isfunction(x)}
-    for name, method in methods.items():
+    for name, method in inspect.getmembers(rt.LoadedRun, inspect.isfunction):
         assert name.startswith("_") or ">>>" in method.__doc__, name
 
 

@@ -29,7 +29,7 @@ ORDER = [
     ["run"],
     ["analysis"],
     ["configuration"],
-    ["exporting"],
+    ["configured", "exporting"],
     ["loaded", "loading", "named_models"],
     ["commands"],
     ["__main__"],

@@ -17,6 +17,7 @@ from remixer_tf.evaluation.results import read_results
 from remixer_tf.models.build import build_model
 from remixer_tf.tasks import classes, squad, text_files
 from tests.continuing import assert_continues_exactly
+from tests.settings import part_of, value_of
 
 TINY = [
     "--gin.D_MODEL=16",
@@ -66,11 +67,8 @@ def results(model_dir, kind="loss"):
 
 def weights(model_dir):
     """The variables of the newest checkpoint, {path: array}."""
-    configuration.parse_gin([str(model_dir / "operative_config.gin")], [])
-    model = build_model(
-        lambda: configuration.call(gin.query_parameter("Run.model").selector),
-        "float32",
-    )
+    settings = configuration.read([str(model_dir / "operative_config.gin")], [])
+    model = build_model(value_of(settings, "Run.model"), "float32")
     reading.restore_model(str(model_dir), model, None)
     return {v.path: np.array(v) for v in model.trainable_variables}
 
@@ -119,15 +117,17 @@ def test_pictures_of_attention_in_a_pair_of_texts(mlm_run, tmp_path):
     assert drawn == {
         *("index.html", "encoder_matrices.png", "encoder_text_attention.png")
     }
-    model = build_model(configuration.get_value("Run.model"), "float32")
-    drawer = configuration.call("Pictures", period=1, text=["two", "ten"])
+    settings = configuration.read([str(run_dir / "operative_config.gin")], [])
+    model = build_model(value_of(settings, "Run.model"), "float32")
+    pictures = part_of(settings, "Pictures")
+    drawer = pictures(period=1, text=["two", "ten"])
     axis = drawer.draw(model, 1)["encoder_text_attention"].axes[0]
     names = ["[CLS]", *"two", "[SEP]", *"ten", "[SEP]"]
     for labels in (axis.get_xticklabels(), axis.get_yticklabels()):
         assert [label.get_text() for label in labels] == names
     for texts, words in ((["a"] * 3, "two at most"), (["a" * 31], "31 tokens.*to 30")):
         with pytest.raises(ValueError, match=words):
-            configuration.call("Pictures", period=1, text=texts).draw(model, 1)
+            pictures(period=1, text=texts).draw(model, 1)
 
 
 @pytest.fixture
@@ -252,7 +252,7 @@ def test_language_model(model, texts, tmp_path):
     run_command("infer", arguments)
     assert 0 < len(answer.read_bytes()) <= 1 + 3 * 16
     with pytest.raises(ValueError, match="must be less. Received: 32"):
-        run_command("infer", [*arguments, "--gin.text_to_text.max_decode_length=32"])
+        run_command("infer", [*arguments, "--gin.text_to_text.max_length=32"])
     loaded = rt.load(tmp_path)
     assert "".join(loaded.stream("one sheep")) == loaded.generate("one sheep")
 
@@ -268,9 +268,9 @@ def test_a_language_model_answers_after_a_prompt(tmp_path):
         "--gin.DecodedEvaluation.period=2",
         "--gin.DecodedEvaluation.max_examples=6",
         "--gin.DecodedEvaluation.splits=['dev']",
-        "--gin.DecodedEvaluation.max_decode_length=8",
+        "--gin.DecodedEvaluation.max_length=8",
         "--gin.FEATURE_LENGTHS={'inputs': 16, 'targets': 16}",
-        "--gin.text_to_text.max_decode_length=8",
+        "--gin.text_to_text.max_length=8",
         "--gin.WarmupLinearDecay.total_steps=10",
     ]
     run(tmp_path, *arguments, steps=2)

@@ -16,6 +16,7 @@ import remixer_tf as rt
 from remixer_tf import configuration
 from remixer_tf.commands import run_command
 from remixer_tf.errors import UserError
+from tests.settings import part_of
 from tests.testdata.old_runs.make import ask_saved_model, ask_tokens
 
 FOLDER = pathlib.Path(__file__).parent / "testdata" / "old_runs"
@@ -63,11 +64,11 @@ def run(request, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("run", RUNS, indirect=True)
 def test_the_configuration_of_an_old_run_is_read(run):
-    configuration.parse_gin([f"{run}/operative_config.gin"], [])
-    made = configuration.call("Run")
+    settings = configuration.read([f"{run}/operative_config.gin"], [])
+    made = part_of(settings, "Run")()
     assert made.get_task().name in ("words", "tsv_files", "mini_cogs")
     assert made.feature_lengths == {"inputs": 16, "targets": 8}
-    assert configuration.call("Schedule").train_steps == 2
+    assert part_of(settings, "Schedule")().train_steps == 2
 
 
 @pytest.mark.parametrize("run", ["cc14ff1/gmlp"], indirect=True)

@@ -59,10 +59,10 @@ def test_an_evaluation_has_the_runs_data_unless_given_its_own():
 def test_gin_binds_each_once():
     for model in ("t5_1_1_tiny", "gmlp_lm_tiny", "gmlp_tiny_mlm", "gmlp_vision_tiny"):
         run = "imagenet" if "vision" in model else "own_task"
-        configuration.parse_gin(
+        settings = configuration.read(
             [f"models/{model}.gin", f"runs/{run}.gin"], [], complete=False
         )
-        lines = configuration.configuration_str().splitlines()
+        lines = settings.text().splitlines()
         for name in ("model", "engine", "dtype_policy"):
             bound = [line for line in lines if f".{name} = " in line]
             assert len(bound) == 1 and bound[0].startswith("Run."), bound

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 
-import gin
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -15,6 +14,7 @@ from remixer_tf import configuration
 from remixer_tf.checkpoints.reading import available_steps, restore_model
 from remixer_tf.commands import run_command
 from tests.continuing import assert_continues_exactly
+from tests.settings import value_of
 from tests.tiny_run import SIZES
 
 OPTIONS = [
@@ -81,8 +81,8 @@ def test_the_written_configuration_makes_the_trained_model(tmp_path, capsys):
         ),
         ([str(tmp_path / "operative_config.gin")], []),
     ):
-        configuration.parse_gin(files, bindings)
-        model = gin.query_parameter("Run.model").scoped_configurable_fn()
+        settings = configuration.read(files, bindings)
+        model = value_of(settings, "Run.model")()
         model.build()
         assert restore_model(tmp_path, model) == 4
         logits.append(model(batch).numpy())

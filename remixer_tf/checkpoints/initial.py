@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf.checkpoints import reading
-from remixer_tf.checkpoints.paths import locate
+from remixer_tf.checkpoints.paths import Located, locate
 from remixer_tf.checkpoints.versions import check_run_version
 from remixer_tf.errors import MissingFileError, UserError, check_paths, shorten
 from remixer_tf.models.adapters import of_adapter
@@ -35,7 +35,7 @@ class InitialCheckpoint:
         ValueError: a newer version wrote the run.
     """
 
-    def __init__(self, path, rules=(), fresh=()):
+    def __init__(self, path: Located, rules=(), fresh=()):
         check_paths(path=path)
         path = locate(path).rstrip("/")
         directory = reading.checkpoint_directory(path)

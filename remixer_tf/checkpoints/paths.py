@@ -11,8 +11,18 @@ import os
 
 from remixer_tf.errors import UserError
 
-_starts = []
-_run = None
+
+class Located(str):
+    """A path that a configuration names, as `locate` found it.
+
+    A part gets such a path, or a dictionary or list of them, in each parameter with
+    this annotation.
+
+    Attributes:
+        run: folder of the run that is read and not trained, or None.
+    """
+
+    run = None
 
 
 def relative_paths(folders=(".",)):
@@ -20,34 +30,16 @@ def relative_paths(folders=(".",)):
     return folders
 
 
-def start_from(folders, run=None):
-    """Sets the folders where relative paths start, besides the current one.
-
-    `run` is the folder of a run that is read and not trained, or None.
-    """
-    global _run
-    _starts[:], _run = folders, run
-
-
-def starts():
-    """Returns the folders that `start_from` set."""
-    return [*_starts]
-
-
-def run_being_read():
-    """Returns the folder of the run that is read and not trained, or None."""
-    return _run
-
-
-def locate(path):
+def locate(path, starts=()):
     """Returns the path of the file or folder that a configuration names.
 
-    `path` may be relative, with ~, or a pattern. It is looked for in the folders where
-    relative paths start. If none has it, it is relative to the current one. Raises a
-    ValueError if several folders have one, and the files are not equal.
+    `path` may be relative, with ~, or a pattern. It is looked for in the current folder
+    and in `starts`, where relative paths start. If none has it, it is relative to the
+    current one. Raises a ValueError if several folders have one, and the files are not
+    equal.
     """
     path = os.path.expanduser(os.fspath(path))
-    places = [os.path.join(folder, path) for folder in ("", *_starts)]
+    places = [os.path.join(folder, path) for folder in ("", *starts)]
     found = {
         os.path.realpath(place): place
         for place in reversed(places)
@@ -62,11 +54,24 @@ def locate(path):
     return first
 
 
-def starts_seen_from(folder):
+def located(value, starts, run=None):
+    """Returns `Located` for each str in a value; see `locate`."""
+    if isinstance(value, dict):
+        return {name: located(item, starts, run) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(located(item, starts, run) for item in value)
+    if not isinstance(value, str):
+        return value
+    path = Located(locate(value, starts))
+    path.run = run
+    return path
+
+
+def starts_seen_from(folder, starts=()):
     """Returns the folders where relative paths start, seen from a run's folder.
 
     The run's folder comes first, then the current one.
     """
     folder = os.path.realpath(folder)
-    places = map(os.path.realpath, (folder, os.curdir, *_starts))
+    places = map(os.path.realpath, (folder, os.curdir, *starts))
     return [*dict.fromkeys(os.path.relpath(place, folder) for place in places)]

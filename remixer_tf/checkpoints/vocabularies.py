@@ -4,6 +4,7 @@ With another vocabulary's ids a model would answer nonsense without an error.
 """
 
 import filecmp
+import functools
 import os
 import re
 
@@ -58,23 +59,25 @@ def _copy_file(model_dir, vocabulary):
 
 
 def name_copies(configuration, model_dir):
-    """Returns gin text that names the run's copies in place of vocabulary files.
+    """Returns a `Configuration` as gin text, which names a run's own vocabularies.
 
-    Their paths are relative to `model_dir`.
+    Paths of the copies, in place of those of the files, are relative to `model_dir`.
     """
     folder = os.path.join(model_dir, FOLDER)
     copies = os.listdir(folder) if os.path.isdir(folder) else []
 
+    located = functools.partial(locate, starts=configuration.starts)
+
     def name_copy(literal):
         name = os.path.basename(literal[2])
         for copy in copies:
-            if name and copy.endswith(name) and os.path.isfile(locate(literal[2])):
+            if name and copy.endswith(name) and os.path.isfile(located(literal[2])):
                 place = os.path.join(folder, copy)
-                if filecmp.cmp(locate(literal[2]), place, shallow=False):
+                if filecmp.cmp(located(literal[2]), place, shallow=False):
                     return repr(os.path.join(FOLDER, copy))
         return literal[0]
 
-    return re.sub(r"(['\"])([^'\"\n]+)\1", name_copy, configuration)
+    return re.sub(r"(['\"])([^'\"\n]+)\1", name_copy, configuration.text())
 
 
 def check_vocabularies(model_dir, vocabularies):

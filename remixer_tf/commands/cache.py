@@ -22,17 +22,20 @@ def add_arguments(parser):
 
 
 def run(options):
-    configuration.read_configuration(options, ["runs/train.gin"], complete=False)
-    if configuration.get_value("get_task.cache_dir") is not None:
+    settings = configuration.read_configuration(
+        options, ["runs/train.gin"], complete=False
+    )
+    from remixer_tf.data.pipeline import get_task, train_dataset
+
+    if settings.value(get_task, "cache_dir") is not None:
         raise UserError(
             "CACHE_DIR is what training reads. This command reads the task's source, "
             "and writes to --output_dir: leave CACHE_DIR out."
         )
     from remixer_tf.data.caching import write_caches
-    from remixer_tf.data.pipeline import get_task
 
     written = write_caches(
-        get_task(configuration.get_value("train_dataset.task")),
+        get_task(settings.value(train_dataset, "task")),
         options.output_dir,
         num_shards=options.num_shards,
         splits=options.splits.split(",") if options.splits else None,

@@ -12,6 +12,7 @@ import sys
 
 from remixer_tf import configuration, console
 from remixer_tf.commands import add_list, add_number, add_table
+from remixer_tf.configuration.reading import put_into_gin
 from remixer_tf.errors import UserError, nearest
 
 # The default of each size: T5's pre-training.
@@ -145,8 +146,7 @@ def _find(file, options, is_run, wanted):
     from remixer_tf.analysis.costs import count
     from remixer_tf.analysis.matching import find_value
 
-    read_model(file, options)
-    macros = configuration.hyperparameters(configuration.configuration_str(False))
+    macros = configuration.hyperparameters(read_model(file, options).text(False))
     whole = {
         name: value
         for name, value in macros.items()
@@ -162,8 +162,8 @@ def _find(file, options, is_run, wanted):
         binding = f"{wanted.macro} = {value}"
         with_flops = wanted.quantity != "parameters"
         try:
-            read_model(file, options, [binding])
-            _, optimizer, arguments = what_to_count(options, is_run)
+            settings = read_model(file, options, [binding])
+            _, optimizer, arguments = what_to_count(settings, options, is_run)
             profile = count(optimizer=optimizer, with_flops=with_flops, **arguments)
         except ValueError as error:
             raise UserError(f"with {binding}: {error}") from error
@@ -176,32 +176,40 @@ def _find(file, options, is_run, wanted):
 
 
 def read_model(file, options, bindings=()):
-    """Reads the gin file of a model, and then other bindings."""
-    configuration.parse_gin(
+    """Returns the `Configuration` of a model's gin file, and then other bindings."""
+    from remixer_tf.run import Run
+
+    settings = configuration.read(
         [file, *options.layout],
         [*options.gin_bindings, *bindings],
         options.gin_search_paths,
         complete=False,
         modules=options.module_import,
     )
-    if configuration.get_value("Run.model") is None:
+    put_into_gin(settings)
+    if settings.value(Run, "model") is None:
         raise UserError(
             f"{file} names no model. Expected: a model file, which binds Run.model, "
             "such as models/t5_1_1_base.gin."
         )
+    return settings
 
 
-def what_to_count(options, is_run=False):
-    """Returns what the configuration says of a model to count.
+def what_to_count(settings, options, is_run=False):
+    """Returns what a configuration says of a model to count.
 
     They are a `PaperRow`, an optimizer's factory and the other arguments of `count`.
     `is_run` is whether a run has written the configuration: its batch counts.
     """
+    from remixer_tf.analysis.cost_table import PaperRow
+    from remixer_tf.models import TransformerStack
     from remixer_tf.optimizers import Adafactor
+    from remixer_tf.run import Run
+    from remixer_tf.training.loop import train
 
-    row = configuration.call("PaperRow")
-    known = _trained_batch() if is_run else row.batch
-    longest = configuration.get_value("TransformerStack.max_length")
+    row = settings.call(PaperRow)
+    known = _trained_batch(settings) if is_run else row.batch
+    longest = settings.value(TransformerStack, "max_length")
     batch = {}
     for name, default in _BATCH.items():
         if longest and name.endswith("_length"):
@@ -209,15 +217,14 @@ def what_to_count(options, is_run=False):
         batch[name] = getattr(options, name) or known.get(name) or default
     lengths = {"inputs": batch["input_length"], "targets": batch["target_length"]}
     # Without task, lengths and vocabulary: their files need not be there.
-    model = configuration.get_value("Run.model")
-    run = configuration.call("Run", model, None, None, None)
+    run = settings.call(Run, settings.value(Run, "model"), None, None, None)
     arguments = {
         "model": run.make_model,
         "batch_size": batch["batch_size"],
         "feature_lengths": lengths,
         "dtype_policy": run.dtype_policy,
     }
-    optimizer = configuration.get_value("train.optimizer", Adafactor)
+    optimizer = settings.value(train, "optimizer", Adafactor)
     return row, optimizer, arguments
 
 
@@ -227,27 +234,33 @@ def _profile(file, options, is_run, match):
     For `is_run` see `what_to_count`. `match` is a `Match` or None.
     """
     from remixer_tf.analysis.costs import count, count_activations, measure
+    from remixer_tf.configured import layout_of
+    from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
 
     found = [f"{match.wanted.macro} = {match.value}"] if match else []
-    read_model(file, options, found)
-    row, optimizer, arguments = what_to_count(options, is_run)
-    layout = configuration.configured_layout()
+    settings = read_model(file, options, found)
+    row, optimizer, arguments = what_to_count(settings, options, is_run)
+    layout = layout_of(settings)
     layout = layout if layout.axes else None
     profile = count(optimizer=optimizer, layout=layout, **arguments)
     profile.match = match or None
     profile.activation_bytes = count_activations(**arguments)
     if options.measure:
-        compiled = configuration.get_value("TensorFlowEngine.jit_compile")
+        compiled = settings.value(TensorFlowEngine, "jit_compile")
         profile.rates = measure(optimizer=optimizer, jit_compile=compiled, **arguments)
     return row.row or os.path.basename(file).removesuffix(".gin"), profile, row
 
 
-def _trained_batch():
+def _trained_batch(settings):
     """Returns the sizes of a run's batch that its configuration has."""
-    lengths = configuration.get_value("Run.feature_lengths", None) or {}
-    images = configuration.get_value("image_dataset.batch_size")
+    from remixer_tf.data.images import image_dataset
+    from remixer_tf.data.pipeline import Batching
+    from remixer_tf.run import Run
+
+    lengths = settings.value(Run, "feature_lengths") or {}
+    images = settings.value(image_dataset, "batch_size")
     return {
-        "batch_size": configuration.get_value("Batching.batch_size", images),
+        "batch_size": settings.value(Batching, "batch_size", images),
         "input_length": lengths.get("inputs"),
         "target_length": lengths.get("targets"),
     }

@@ -8,7 +8,6 @@ unknown and padding tokens, and lengths that suffice. Name the data with --gin_f
 import sys
 
 from remixer_tf import configuration
-from remixer_tf.checkpoints import paths
 from remixer_tf.commands import add_number
 from remixer_tf.errors import UserError
 
@@ -31,15 +30,21 @@ def add_arguments(parser):
 def run(options):
     if options.gin_file and options.model_dir:
         raise UserError("give --gin_file or --model_dir, not both.")
-    configuration.read_configuration(options, ["runs/train.gin"], complete=False)
-    paths.start_from(paths.starts(), run=options.model_dir)
-    dataset = configuration.get_value("train.dataset")
+    settings = configuration.read_configuration(
+        options, ["runs/train.gin"], complete=False
+    )
+    from remixer_tf.data.images import image_dataset
+    from remixer_tf.data.pipeline import Batching, train_dataset
+    from remixer_tf.training.loop import train
+
+    settings.set_paths(settings.starts, options.model_dir)
+    dataset = settings.value(train, "dataset")
     given = {"max_examples": options.max_examples}
     if getattr(dataset, "__name__", None) == "image_dataset":
         from remixer_tf.analysis.data_report import write_images
 
-        split = options.split or configuration.get_value("image_dataset.split", "train")
-        source = configuration.get_value("image_dataset.source")
+        split = options.split or settings.value(image_dataset, "split", "train")
+        source = settings.value(image_dataset, "source")
         write_images(source, sys.stdout, split=split, **given)
         return
     if getattr(dataset, "__name__", None) != "train_dataset":
@@ -49,17 +54,17 @@ def run(options):
         )
     from remixer_tf.analysis.data_report import write_task
 
-    for name in (
-        "Batching.feature_converter",
-        "Batching.length_buckets",
-        "train_dataset.feature_lengths",
+    for part, name in (
+        (Batching, "feature_converter"),
+        (Batching, "length_buckets"),
+        (train_dataset, "feature_lengths"),
     ):
-        value = configuration.get_value(name)
+        value = settings.value(part, name)
         if value is not None:
-            given[name.partition(".")[2]] = value
-    split = options.split or configuration.get_value("train_dataset.split", "train")
+            given[name] = value
+    split = options.split or settings.value(train_dataset, "split", "train")
     write_task(
-        configuration.get_value("train_dataset.task"),
+        settings.value(train_dataset, "task"),
         sys.stdout,
         split=split,
         shown_examples=options.examples,

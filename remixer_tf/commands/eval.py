@@ -15,6 +15,7 @@ def add_arguments(parser):
 
 
 def run(options):
-    configuration.read_run(options, devices="configured")
-    given = {"bindings": configuration.evaluation_bindings(), "force": options.force}
-    configuration.call_on_run("evaluate", options, **given)
+    settings = configuration.read_run(options, devices="configured")
+    from remixer_tf.configured import evaluate_run
+
+    evaluate_run(settings, options.model_dir, options.step, options.force)

@@ -21,7 +21,7 @@ def add_arguments(parser):
     parser.add_argument(
         "--format",
         choices=FORMATS,
-        default=FORMATS[0],
+        default="saved_model",
         help="saved_model if not given; safetensors is a folder to publish, of any "
         "model, which remixer_tf.load reads; huggingface is for T5.1.1 and T5.1.0; "
         "litert and onnx, from ids to ids, need extras of these names; adapters is "
@@ -64,8 +64,9 @@ def run(options):
         if (value := getattr(options, name)) is not None
     }
     check_export(options.format, options.weights, **for_saved_model)
-    configuration.read_run(options)
+    settings = configuration.read_run(options)
     from remixer_tf.checkpoints.reading import choose_step
+    from remixer_tf.run import Run
     from remixer_tf.training.run_folder import check_writable
 
     step = choose_step(options.model_dir, options.step)
@@ -75,7 +76,8 @@ def run(options):
     folder = os.path.join(options.model_dir, name, str(step))
     check_writable(options.model_dir)
     lines = export_run(
-        configuration.call("Run"),
+        settings,
+        settings.call(Run),
         options.model_dir,
         folder,
         step=step,

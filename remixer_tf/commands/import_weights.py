@@ -9,6 +9,7 @@ import os
 import tempfile
 
 from remixer_tf import configuration
+from remixer_tf.configuration.reading import put_into_gin
 from remixer_tf.configuration.trust import check_run_configuration
 from remixer_tf.errors import printable
 
@@ -30,10 +31,10 @@ def add_arguments(parser):
 
 def run(options):
     configuration.load_tensorflow()
-    from remixer_tf.checkpoints import paths
     from remixer_tf.checkpoints.initial import name_table
     from remixer_tf.data.vocabularies import describe_vocabularies
     from remixer_tf.models.build import build_model
+    from remixer_tf.run import Run
     from remixer_tf.weights import formats
     from remixer_tf.weights import run as imported_run
     from remixer_tf.weights.source import check_model, take
@@ -49,15 +50,16 @@ def run(options):
         path = os.path.join(folder, "imported.gin")
         with open(path, "w") as file:
             file.write(imported_run.run_gin(source, options.vocabulary))
-        configuration.parse_gin(
+        settings = configuration.read(
             [path, *options.gin_file],
             given,
             options.gin_search_paths,
             modules=options.module_import,
         )
     if source.run is None:
-        paths.start_from([os.path.dirname(exported)])
-    run = configuration.call("Run")
+        settings.set_paths([os.path.dirname(exported)])
+    put_into_gin(settings)
+    run = settings.call(Run)
     check_model(run.model, source)
     model = build_model(run.model, "float32")
     vocabularies = {}
@@ -65,9 +67,7 @@ def run(options):
         vocabularies = describe_vocabularies(run.get_task())
         imported_run.check_vocabulary_fits(vocabularies, model.vocab_size)
     taken = take(model, source)
-    imported_run.write_run(
-        options.model_dir, model, configuration.configuration_str(), vocabularies
-    )
+    imported_run.write_run(options.model_dir, model, settings, vocabularies)
     print(f"{source.format} from {options.source}:")
     print(name_table(taken))
     for name, reason in source.skipped.items():

@@ -21,11 +21,14 @@ def add_arguments(parser):
 
 
 def run(options):
-    configuration.read_run(options, devices="asked")
+    settings = configuration.read_run(options, devices="asked")
+    from remixer_tf.run import Run
     from remixer_tf.serving.lines import answer_lines, open_input, open_output, prompt
+    from remixer_tf.serving.text_to_text import text_to_text
 
     with open_input(options.input) as lines, open_output(options.output) as output:
-        model, _ = configuration.call_on_run("text_to_text", options)
+        run, folder = settings.call(Run), options.model_dir
+        model, _ = settings.call(text_to_text, run, folder, step=options.step)
         terminal = lines.isatty()
         if terminal:
             lines, options.batch_size = prompt(lines), 1

@@ -42,19 +42,19 @@ def harness_model(run, batch_size=64):
     from remixer_tf.evaluation.lm_harness import HarnessModel
 
     configuration.check_backend("lm-evaluation-harness")
-    if not hasattr(run, "settings"):
+    if not hasattr(run, "scorer"):
         raise UserError(f"run must be what rt.load returns. Received: run={run!r:.200}")
-    with run.settings.in_force():
-        scorer, _ = configuration.call("text_scorer", run.run, run.model_dir)
-    return HarnessModel(scorer, batch_size)
+    return HarnessModel(run.scorer(), batch_size)
 
 
 def run(options):
-    configuration.read_run(options)
+    settings = configuration.read_run(options)
     configuration.check_backend("lm-evaluation-harness")
     from remixer_tf.checkpoints.whole_folder import finite
     from remixer_tf.evaluation.lm_harness import HarnessModel  # names the extra
+    from remixer_tf.run import Run
     from remixer_tf.serving.lines import open_text_output
+    from remixer_tf.serving.text_scorer import text_scorer
 
     # isort: split
     from lm_eval import simple_evaluate, tasks, utils
@@ -73,7 +73,8 @@ def run(options):
             f"{nearest(unknown[0], manager.all_tasks)} {how}"
         )
     with open_text_output(options.output or os.devnull) as output:
-        scorer, step = configuration.call_on_run("text_scorer", options)
+        run, folder = settings.call(Run), options.model_dir
+        scorer, step = settings.call(text_scorer, run, folder, step=options.step)
         results = simple_evaluate(
             model=HarnessModel(scorer, options.batch_size),
             tasks=manager.match_tasks(names),

@@ -21,19 +21,19 @@ def add_arguments(parser):
 
 
 def run(options):
-    configuration.read_run(options)
-    images = configuration.is_set("ImagePictures.source")
-    if not configuration.is_set("Run.model"):
+    settings = configuration.read_run(options)
+    from remixer_tf.analysis.drawing import ImagePictures, Pictures, draw_checkpoint
+    from remixer_tf.run import Run
+
+    images = settings.is_set(ImagePictures, "source")
+    if not settings.is_set(Run, "model"):
         raise UserError(
             "the configuration names no model to draw (Run.model). Add the model file "
             "of the run with --gin_file."
         )
     if images and options.text:
         raise UserError("--text is for models of text. This run is of images.")
-    from remixer_tf.analysis.drawing import draw_checkpoint
-
-    run = configuration.call("Run")
     text = {"text": options.text} if options.text else {}
-    name = "ImagePictures" if images else "Pictures"
-    pictures = configuration.call(name, period=1, **text)
+    pictures = settings.call(ImagePictures if images else Pictures, period=1, **text)
+    run = settings.call(Run)
     print(draw_checkpoint(run, options.model_dir, pictures, step=options.step))

@@ -37,14 +37,17 @@ def run(options):
             "--stride reads a text of any length in parts: nothing is cut. Leave out "
             "--on_long."
         )
-    configuration.read_run(options, devices="asked")
+    settings = configuration.read_run(options, devices="asked")
+    from remixer_tf.run import Run
     from remixer_tf.serving import lines
+    from remixer_tf.serving.text_scorer import text_scorer
 
     with (
         lines.open_input(options.input or "-") as file,
         lines.open_output(options.output) as output,
     ):
-        scorer, _ = configuration.call_on_run("text_scorer", options)
+        run, folder = settings.call(Run), options.model_dir
+        scorer, _ = settings.call(text_scorer, run, folder, step=options.step)
         if options.stride:
             text = file.read()
             pairs = scorer.windows(text, options.stride)

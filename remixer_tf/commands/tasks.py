@@ -23,7 +23,7 @@ def run(options):
 
     from remixer_tf.data.late_tasks import register_waiting
 
-    configuration.parse_gin([], [], modules=options.module_import)
+    configuration.read([], [], modules=options.module_import)
     try:
         register_waiting()
     except ImportError as error:

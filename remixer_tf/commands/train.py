@@ -41,13 +41,15 @@ def _steps(text):
 
 
 def run(options):
-    configuration.read_configuration(options)
+    settings = configuration.read_configuration(options)
+    from remixer_tf.configured import train_run
     from remixer_tf.data.failures import data_errors
     from remixer_tf.data.vocabulary_training import vocabularies_for_a_while
 
     dry = vocabularies_for_a_while() if options.dry_run else nullcontext()
     with dry, data_errors():
-        configuration.train(
+        train_run(
+            settings,
             options.model_dir,
             dry_run=options.dry_run,
             layer_checks=not options.no_layer_checks,

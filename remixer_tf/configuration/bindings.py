@@ -10,9 +10,9 @@ import os
 import re
 import sys
 import textwrap
+import threading
 import tokenize
 
-import gin
 from gin import config_parser
 from gin.config_parser import BindingStatement, BlockDeclaration, IncludeStatement
 
@@ -20,12 +20,15 @@ from remixer_tf.errors import UserError, nearest
 
 RUN_FILE = "operative_config.gin"  # what training writes into a run's folder
 # Training writes some 10 kB. Reading a stranger's huge file would take long.
+# Python 3.11 counts for all threads together how deep the text is that `ast` reads, and
+# takes it for an error when two threads read.
+_PARSING = threading.Lock()
 _MAX_BYTES = 2**20
 
 
 def scope():
-    """Returns gin's current scope, "" for none: names what `@a/Name()` makes "a"."""
-    return gin.current_scope_str()
+    """In gin text `@scope()` names what `@a/Name()` makes "a"; see `Configuration`."""
+    return ""
 
 
 def gin_folder():
@@ -116,7 +119,8 @@ def read_statements(path):
 def read_text(source, name):
     """As `read_statements`, of an open file or a str, which errors call `name`."""
     try:
-        statements = list(_Parser(source, _AsWritten()))
+        with _PARSING:
+            statements = list(_Parser(source, _AsWritten()))
         repr(statements)  # A huge integer fails here.
     except SyntaxError as error:
         if not isinstance(source, str):

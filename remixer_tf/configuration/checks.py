@@ -2,33 +2,27 @@
 
 import collections
 import dataclasses
-import functools
 import graphlib
 import inspect
 import os
 
-import gin
-
 from remixer_tf.checkpoints import versions
+from remixer_tf.configuration import parts
 from remixer_tf.configuration.bindings import (
     RUN_FILE,
+    Name,
     gin_folder,
     last,
     name_of,
     names_in,
     place_of,
 )
-from remixer_tf.data.late_tasks import register_waiting
+from remixer_tf.configuration.values import MACRO, TWO_FILES, shown, written
 from remixer_tf.errors import UserError, nearest
 
-_REFERENCE = gin.config.ConfigurableReference
 # Classes that are bound as objects, `@Name()`, as our dataclasses are.
 _OBJECTS = {"CrossEntropy", "InitialCheckpoint", "LearningRateSchedule"}
 _LIBRARIES = ("keras.", "remixer_tf.", "seqio.")
-TWO_FILES = (
-    "(A run needs a model file and a run file, such as "
-    "--gin_file=models/t5_1_1_tiny.gin --gin_file=runs/mini_cogs.gin.)"
-)
 # {parameter: arguments that its function is called with}, with [] for a function in a
 # list. Other parameters are called with what their defaults need, or with nothing.
 _GIVEN = {
@@ -131,39 +125,42 @@ def _check_names_of(binding):
     if not place:
         _check_no_class(binding)
     if binding.arg_name:
-        _check_parameter(_find(binding.selector, place), binding.arg_name, place)
+        part = parts.find(binding.selector, place)
+        _check_parameter(part, binding.arg_name, place)
 
 
-def check_values(config, complete):
+def check_values(configuration, complete):
     """Raises a UserError for values that are missing, or of another kind.
 
     A dictionary has each key once, also where macros are keys. A parameter is True or
-    False if its annotation is `bool`, or if its default is and it has no annotation.
-    `config` is {(scope, selector): {parameter: value}}, as gin holds it. A value that
-    is required and not set is an error if `complete`, else it becomes None in `config`.
+    False if its annotation is `bool`, or if its default is and it has no annotation. A
+    value that is required and not set is an error if `complete`, else it becomes None
+    in the configuration.
     """
-    for (scope, selector), bindings in config.items():
-        known = parameters(gin.config._REGISTRY[selector].wrapped)
+    for (scope, selector), bindings in configuration.bindings.items():
+        macro = selector == MACRO
+        known = {} if macro else parts.parameters(parts.find(selector).wrapped)
         for parameter, value in bindings.items():
             name = written(scope, selector, parameter)
             is_flag = parameter in known and _type(known[parameter]) in (bool, "bool")
-            read = without_macros(value)
-            _check_keys(name, value)
-            if is_flag and not isinstance(read, (bool, _REFERENCE)):
+            read = configuration.without_macros(value)
+            _check_keys(configuration, name, value)
+            if is_flag and not isinstance(read, (bool, Name)):
                 raise UserError(
                     f"{name} must be True or False. Received: {name}={read!r}"
                 )
-            if repr(value) == "%gin.REQUIRED":
+            if isinstance(value, Name) and value == "%gin.REQUIRED":
                 if complete:
                     raise UserError(f"{name} is required and not set. {_how_to(name)}")
                 bindings[parameter] = None
 
 
-def _check_keys(name, value):
+def _check_keys(configuration, name, value):
     """Raises a UserError if keys of a dictionary in a value are equal, or are lists."""
     if isinstance(value, dict):
+        keys = [_read_key(configuration, key) for key in value]
         try:
-            counts = collections.Counter(map(_read_key, value))
+            counts = collections.Counter(keys)
         except TypeError:
             raise UserError(
                 f"{name} has a list or a dictionary as a key: {value!r}"
@@ -175,16 +172,15 @@ def _check_keys(name, value):
     elif not isinstance(value, (list, tuple)):
         return
     for item in value:
-        _check_keys(name, item)
+        _check_keys(configuration, name, item)
 
 
-def _read_key(key):
+def _read_key(configuration, key):
     """Returns a key with what they stand for in place of the macros in it."""
     if isinstance(key, tuple):
-        return tuple(map(_read_key, key))
-    if isinstance(key, _REFERENCE) and key.config_key[1] == "gin.macro":
-        return _read_key(gin.config._CONFIG[key.config_key]["value"])
-    return key
+        return tuple(_read_key(configuration, item) for item in key)
+    macro = isinstance(key, Name) and configuration.bindings.get((key[1:], MACRO))
+    return _read_key(configuration, macro["value"]) if macro else key
 
 
 def _type(parameter):
@@ -194,67 +190,11 @@ def _type(parameter):
     return type(parameter.default)
 
 
-@functools.cache
-def parameters(function):
-    """Returns {name: parameter}, of a class with those of its base classes."""
-    functions = [function]
-    if inspect.isclass(function):
-        functions = [base.__init__ for base in reversed(function.__mro__)]
-    return {
-        parameter.name: parameter
-        for function in functions
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        and parameter.name != "self"
-    }
-
-
-def without_macros(value):
-    """Returns a value with what they stand for in place of the macros in it."""
-    if isinstance(value, dict):
-        return {key: without_macros(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [*map(without_macros, value)]
-    if isinstance(value, _REFERENCE) and value.config_key[1] == "gin.macro":
-        return without_macros(gin.config._CONFIG[value.config_key]["value"])
-    return value
-
-
-def written(scope, selector, parameter=""):
-    """Returns "a/Name.parameter", or the name of a macro, as gin text has it."""
-    if selector == "gin.macro":
-        return scope
-    return name_of((scope, gin.config._REGISTRY.minimal_selector(selector), parameter))
-
-
-def _find(selector, place):
-    """Returns what gin has registered under a name: one thing."""
-    registry, reason = gin.config._REGISTRY, ""
-    try:
-        if not registry.matching_selectors(selector):
-            register_waiting()
-    except ImportError as missing:
-        reason = f" If the name is one of t5's: {missing}"
-    found = registry.matching_selectors(selector)
-    if len(found) > 1:
-        raise UserError(
-            f"{selector!r}{place} is {' or '.join(sorted(found))}. Write the whole "
-            "name of one."
-        )
-    if not found:
-        names = [last(known) for known, _ in registry.items()]
-        raise UserError(
-            f"gin knows no {selector!r}{place}.{nearest(selector, names)} Names from a "
-            f"module of yours need an `import` line in the gin file.{reason}"
-        )
-    return registry[found[0]]
-
-
 def _check_parameter(part, parameter, place):
-    known = sorted(parameters(part.wrapped))
+    known = sorted(parts.parameters(part.wrapped))
     # A class hands its **kwargs to a base class, so that `parameters` has their names.
     is_class = "Layer" in _bases(part) or part.selector.startswith(_LIBRARIES)
-    takes_any = gin.config._might_have_parameter(part.wrapper, parameter)
+    takes_any = parts.takes_any(part.wrapped)
     if parameter not in known and (is_class or not takes_any):
         raise UserError(
             f"{part.name} has no parameter {parameter!r}{place}."
@@ -264,7 +204,7 @@ def _check_parameter(part, parameter, place):
 
 def _check_no_class(binding):
     """Raises if the value on a command line is the name of a class, without @."""
-    for part in gin.config._REGISTRY.get_all_matches(str(binding.value)):
+    for part in parts.called(str(binding.value)):
         if inspect.isclass(part.wrapped):
             name = f"--gin.{name_of(binding)}"
             raise UserError(
@@ -274,7 +214,7 @@ def _check_no_class(binding):
 
 
 def _check_reference(name, place):
-    part = _find(name.removesuffix("()").lstrip("@").rpartition("/")[2], place)
+    part = parts.find(name.removesuffix("()").lstrip("@").rpartition("/")[2], place)
     if _needs_brackets(part) and not name.endswith("()"):
         raise UserError(
             f"@{part.name} is written with brackets where it is used: @{part.name}()"
@@ -288,72 +228,63 @@ def _check_reference(name, place):
         )
 
 
-def check_references(config):
-    """Raises a UserError if a macro is not set, or values refer in a circle.
-
-    For `config` see `check_values`.
-    """
-    uses, keys = {}, [*config]  # {(scope, selector): the keys that its values name}
+def check_references(configuration):
+    """Raises a UserError if a macro is not set, or values refer in a circle."""
+    uses, keys = {}, [*configuration.bindings]  # {key: the keys that its values name}
     while keys:
         key = scope, selector = keys.pop()
         if key in uses:
             continue
-        values = gin.get_bindings(f"{scope}/{selector}", resolve_references=False)
-        if selector == "gin.macro" and not values:
-            macros = [name for name, owner in config if owner == selector]
+        if selector == MACRO and key not in configuration.bindings:
+            macros = [name for name, owner in configuration.bindings if owner == MACRO]
             raise UserError(
                 f"the macro {scope} is used but not set.{nearest(scope, macros)} "
                 f"{_how_to(scope)}"
             )
-        references = [r.config_key for r in names_in(values, _REFERENCE)]
-        # A reference without a scope keeps that of the call.
-        uses[key] = [(inner or scope, used) for inner, used in references]
+        uses[key] = [used for _, used in configuration.used_by(*key)]
         keys += uses[key]
     try:
         graphlib.TopologicalSorter(uses).prepare()
     except graphlib.CycleError as error:
-        names = [f"{'@%'[k[1] == 'gin.macro']}{written(*k)}" for k in error.args[1]]
+        names = [f"{'@%'[k[1] == MACRO]}{written(*k)}" for k in error.args[1]]
         raise UserError(
             "values refer to each other in a circle: "
             f"{' uses '.join(reversed(names))}. Give one of them another value."
         ) from None
 
 
-def check_arguments(config):
+def check_arguments(configuration):
     """Raises a UserError if a @reference has no value for an argument without default.
 
-    For `config` see `check_values`. Nothing in it refers in a circle.
+    No values refer in a circle.
     """
-    references = gin.config.iterate_references(config)
-    named = {r.config_key[1] for r in references}
-    seen, keys = set(), [key for key in config if key[1] not in {*named, "gin.macro"}]
+    used = [x for key in configuration.bindings for x in configuration.used_by(*key)]
+    named = {selector for _, (_, selector) in used}
+    keys = [key for key in configuration.bindings if key[1] not in {*named, MACRO}]
+    seen = set()
     while keys:
         key = scope, selector = keys.pop()
         if key in seen:
             continue
         seen.add(key)
-        for parameter, value in gin.get_bindings(
-            f"{scope}/{selector}", resolve_references=False
-        ).items():
-            value = without_macros(value)
-            place = parameter + "[]" * (not isinstance(value, _REFERENCE))
-            for used in gin.config.iterate_references(value):
-                # A reference without a scope keeps that of the call.
-                inner = used.config_key[0] or scope, used.config_key[1]
-                _check_has_values(used, inner, selector, place)
+        for parameter, value in configuration.written(*key).items():
+            value = configuration.without_macros(value)
+            place = parameter + "[]" * (not isinstance(value, Name))
+            for name, inner in configuration.keys_of(value, scope):
+                _check_has_values(configuration, name, inner, selector, place)
                 keys.append(inner)
 
 
-def _check_has_values(used, key, owner, place):
+def _check_has_values(configuration, name, key, owner, place):
     """Raises a UserError if a reference in a parameter of `owner` lacks an argument."""
     parameter = place.removesuffix("[]")
-    needed = _needed(used.configurable.wrapped)
+    needed = parts.needed(parts.find(key[1]).wrapped)
     given = []
-    if not used.evaluate:  # else gin calls it, without arguments
-        holder = parameters(gin.config._REGISTRY[owner].wrapped).get(parameter)
+    if not name.endswith("()"):  # else it is called without arguments
+        holder = parts.parameters(parts.find(owner).wrapped).get(parameter)
         default = getattr(holder, "default", None)
         if callable(default) and holder.default is not holder.empty:
-            given = _needed(default)
+            given = parts.needed(default)
         elif owner.startswith("remixer_tf."):
             given = _GIVEN.get(place, [])
         else:  # A user's own part may call it with anything.
@@ -361,23 +292,13 @@ def _check_has_values(used, key, owner, place):
         needed = [name for name in needed if name not in _BY_NAME]
     if not {*given} <= {*needed}:  # They are given by their places.
         given = needed[: len(given)]
-    bound = gin.get_bindings("/".join(key), resolve_references=False)
-    for name in needed:
-        if name not in {*given, *bound}:
-            place, name = written("", owner, parameter), written(*key, name)
+    bound = configuration.written(*key)
+    for argument in needed:
+        if argument not in {*given, *bound}:
+            place, lacks = written("", owner, parameter), written(*key, argument)
             raise UserError(
-                f"{used!r} in {place} needs a value for {name}. {_how_to(name)}"
+                f"{shown(name)} in {place} needs a value for {lacks}. {_how_to(lacks)}"
             )
-
-
-@functools.cache
-def _needed(function):
-    """Returns the names of a function's arguments that have no default, a list."""
-    return [
-        p.name
-        for p in inspect.signature(function).parameters.values()
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
 
 
 def _how_to(name):

@@ -5,18 +5,10 @@ import ast
 import os
 import re
 
-from remixer_tf.checkpoints import paths
 from remixer_tf.configuration.bindings import RUN_FILE
-from remixer_tf.configuration.gin_files import call, get_value, parse_gin
+from remixer_tf.configuration.reading import put_into_gin, read
 from remixer_tf.configuration.trust import check_run_configuration
 from remixer_tf.errors import UserError, check_paths, nearest
-
-# Parameters that put a model on several devices, and their values for one.
-_ONE_DEVICE = {
-    "TensorFlowEngine.strategy": "single",
-    "JaxEngine.mesh_shape": "",
-    "JaxEngine.distributed": None,
-}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -119,39 +111,45 @@ def add_run(parser, words=("best",)):
     parser.add_argument("--step", type=step, metavar="N", help=help)
 
 
-def read_configuration(options, default=(), complete=True, over_run=()):
-    """Reads the configuration that the options of a command line name.
+def read_configuration(options, default=(), complete=True):
+    """Reads the `Configuration` that the options of a command name.
 
-    `default` are the gin files for neither --gin_file nor --model_dir. `over_run` is a
-    list of bindings that come after what training wrote into a run's folder, and before
-    the command line's. For `complete` see `parse_gin`.
+    `default` are the gin files for neither --gin_file nor --model_dir. For `complete`
+    see `read`. It is gin's own too, see `put_into_gin`.
     """
-    files, bindings = options.gin_file or default, options.gin_bindings
-    if options.model_dir and not options.gin_file:
-        files, bindings = [run_configuration(options)], [*over_run, *bindings]
-    parse_gin(
-        files, bindings, options.gin_search_paths, complete, options.module_import
-    )
+    configuration = _read(options, default, complete)
+    put_into_gin(configuration)
+    return configuration
 
 
 def read_run(options, devices="one"):
-    """Reads the configuration for a checkpoint of --model_dir, see `add_run`.
+    """As `read_configuration`, for a checkpoint of --model_dir, see `add_run`.
 
-    The command runs on `devices`. "configured" are those of the configuration. "asked"
-    are those of one process that --gin_file or --gin name, and not the run's own. "one"
-    is one device: others that --gin_file or --gin name are an error.
+    The command runs on `devices`, see `configuration_of_run`.
     """
-    one_device = {} if devices == "configured" else _ONE_DEVICE
-    over_run = [f"{name} = {value!r}" for name, value in one_device.items()]
-    read_configuration(options, over_run=over_run)
-    paths.start_from([options.model_dir, *paths.starts()], run=options.model_dir)
+    configuration = configuration_of_run(options, devices)
+    put_into_gin(configuration)
+    return configuration
+
+
+def configuration_of_run(options, devices="one"):
+    """Returns the `Configuration` for a checkpoint of --model_dir, see `add_run`.
+
+    `devices` are "configured": those of the configuration; "asked": those of one
+    process that --gin_file or --gin name, and not the run's own; or "one": one device,
+    and others that --gin_file or --gin name are an error.
+    """
+    one_device = {} if devices == "configured" else _one_device()
+    over_run = [f"{part.__name__}.{name} = {one!r}" for part, name, one in one_device]
+    configuration = _read(options, over_run=over_run, run=options.model_dir)
     import keras  # late, as all that is slow to import
 
-    for name, one in one_device.items():
+    for part, parameter, one in one_device:
+        name = f"{part.__name__}.{parameter}"
         # Engines are called as their backends. The other engine's settings are ignored.
         if not name.lower().startswith(keras.backend.backend()):
             continue
-        value = get_value(name, one)
+        value = configuration.value(part, parameter, one)
         of_processes = name == "JaxEngine.distributed" or value == "multi_worker"
         if value != one and (devices == "one" or of_processes):
             what = "in one process" if devices == "asked" else "on one device"
@@ -159,11 +157,32 @@ def read_run(options, devices="one"):
                 f"this command runs {what}, and the configuration has {name} = "
                 f'{value!r}. Add --gin.{name}="{one!r}". (eval takes it.)'
             )
+    return configuration
 
 
-def call_on_run(name, options, **given):
-    """Calls the configurable `name` with the `Run`, --model_dir and --step."""
-    return call(name, call("Run"), options.model_dir, step=options.step, **given)
+def _one_device():
+    """Returns (part, parameter, value) that put a model on one device."""
+    from remixer_tf.engines.jax.engine import JaxEngine
+    from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
+
+    return [
+        (TensorFlowEngine, "strategy", "single"),
+        (JaxEngine, "mesh_shape", ""),
+        (JaxEngine, "distributed", None),
+    ]
+
+
+def _read(options, default=(), complete=True, over_run=(), run=None):
+    """Reads a configuration, with what training wrote unless --gin_file names others.
+
+    The bindings `over_run` come after what training wrote, and before the command
+    line's.
+    """
+    files, bindings = options.gin_file or default, options.gin_bindings
+    if options.model_dir and not options.gin_file:
+        files, bindings = [run_configuration(options)], [*over_run, *bindings]
+    folders, modules = options.gin_search_paths, options.module_import
+    return read(files, bindings, folders, complete, modules, run)
 
 
 def run_configuration(options):

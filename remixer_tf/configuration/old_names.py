@@ -27,8 +27,8 @@ _MOVED = (
      "examples_per_epoch", "Schedule"),
     ("train", "jit_compile strategy", "TensorFlowEngine"),
     ("train", "z_loss label_smoothing", "CrossEntropy"),
-    ("evaluate", "batch_size decode_fn feature_converter max_decode_length "
-     "max_examples splits", "DecodedEvaluation"),
+    ("evaluate", "batch_size decode_fn feature_converter max_examples splits",
+     "DecodedEvaluation"),
     ("evaluate_images", "evaluations", "evaluate"),
     ("train", "keep_period best restart_data_at", "Checkpointing"),
     ("train", "loss_fn auxiliary_loss_weights micro_batches clip_norm "
@@ -73,6 +73,9 @@ NEW_NAMES = {
         for owner in owners.split()
         for parameter in parameters.split()
     },
+    "text_to_text.max_decode_length": "text_to_text.max_length",
+    "DecodedEvaluation.max_decode_length": "DecodedEvaluation.max_length",
+    "evaluate.max_decode_length": "DecodedEvaluation.max_length",
     "train.keep_checkpoints": "Checkpointing.keep",
     "train.initial_checkpoint": "Checkpointing.initial",
     "train_dataset.over_length": "LongExamples.handling",

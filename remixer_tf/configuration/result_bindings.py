@@ -1,8 +1,7 @@
 """The bindings that a result of an evaluation depends on."""
 
-import gin
-
-from remixer_tf.configuration.checks import parameters, without_macros
+from remixer_tf.configuration import parts
+from remixer_tf.configuration.values import MACRO, shown
 
 # These train, answer or draw. They change no result of a checkpoint.
 _TRAINING = (
@@ -30,26 +29,30 @@ _HOW = ("dtype_policy", "engine", "seed")  # The settings of a result have the f
 _WHICH_AND_WHEN = ("batch_size", "name", "period", "splits", "tables")
 
 
-def evaluation_bindings():
+def evaluation_bindings(configuration):
     """Returns {binding: value as text} of what may change an evaluation's results.
 
     Left out are those of `_TRAINING`, those that say which results there are and when,
     and those that bind what holds without them: training writes defaults too. Macros
     are resolved.
     """
-    config, found = gin.config._CONFIG, {}
+
+    def as_text(value):
+        return repr(shown(configuration.without_macros(value)))
+
+    config, found = configuration.bindings, {}
     for (scope, selector), bindings in config.items():
-        if selector == "gin.macro" or selector.startswith(_TRAINING):
+        if selector == MACRO or selector.startswith(_TRAINING):
             continue
-        known = parameters(gin.get_configurable(selector))
+        known = parts.parameters(parts.find(selector).wrapped)
         without = {name: parameter.default for name, parameter in known.items()}
         if scope:
             without |= config.get(("", selector), {})
         for name, value in bindings.items():
             left_out = _EVALUATION in selector and name in _WHICH_AND_WHEN
             left_out |= selector == "remixer_tf.run.Run" and name in _HOW
-            value = repr(without_macros(value))
-            same = "/" not in scope and value == repr(without_macros(without.get(name)))
+            value = as_text(value)
+            same = "/" not in scope and value == as_text(without.get(name))
             if not left_out and not same:
                 found[f"{scope}/{selector}.{name}"] = value
     return found

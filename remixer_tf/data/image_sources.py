@@ -17,7 +17,7 @@ import seqio
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from remixer_tf.checkpoints.paths import locate
+from remixer_tf.checkpoints.paths import Located, locate
 from remixer_tf.data.augmentation import Seeds
 from remixer_tf.data.failures import fail_unless
 from remixer_tf.errors import UserError
@@ -116,7 +116,7 @@ class ImageFolder(_Images):
     be decoded or has more than `MAX_PIXELS` pixels.
     """
 
-    def __init__(self, directory):
+    def __init__(self, directory: Located):
         self.directory = directory = locate(directory)
         self.name = os.path.basename(os.path.normpath(directory))
         if not tf.io.gfile.isdir(directory):

@@ -24,6 +24,7 @@ import seqio
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf.checkpoints.paths import Located
 from remixer_tf.data.caching import cached_task, describe_caches
 from remixer_tf.data.language_model import check_reads_inputs
 from remixer_tf.data.late_tasks import register_waiting
@@ -58,7 +59,7 @@ from remixer_tf.errors import (
 _PARALLEL_CALLS = 32
 
 
-def get_task(name, vocabulary=None, cache_dir=None, without=()):
+def get_task(name, vocabulary=None, cache_dir: Located = None, without=()):
     """Returns a registered task or mixture, perhaps changed; the registered one stays.
 
     Raises a ValueError if nothing is registered under `name`, `without` has other names

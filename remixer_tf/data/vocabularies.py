@@ -6,7 +6,7 @@ import seqio
 import tensorflow as tf
 from sentencepiece import sentencepiece_model_pb2
 
-from remixer_tf.checkpoints.paths import locate, run_being_read
+from remixer_tf.checkpoints.paths import Located, locate
 from remixer_tf.data.failures import files_near
 from remixer_tf.data.file_states import file_digest
 from remixer_tf.data.pieces import SentencePieceVocabulary
@@ -26,7 +26,7 @@ def byte_vocabulary(extra_ids=0):
 _read_by_seqio = {}
 
 
-def sentencepiece_vocabulary(path, extra_ids=0, added_tokens=()):
+def sentencepiece_vocabulary(path: Located, extra_ids=0, added_tokens=()):
     """The `SentencePieceVocabulary` of a file, checked at once.
 
     Raises a FileNotFoundError if there is no such file, and a ValueError if it is not a
@@ -43,9 +43,9 @@ def sentencepiece_vocabulary(path, extra_ids=0, added_tokens=()):
             sets it.
     """
     check_paths(path=path)
-    path = locate(path)
+    run, path = getattr(path, "run", None), locate(path)
     if tf.io.gfile.isdir(path) or not tf.io.gfile.exists(path):
-        if run := run_being_read():
+        if run:
             raise MissingFileError(
                 f"There is no {path!r}, the vocabulary that the run {run} was trained "
                 "with. Name a copy of this very file, whose checksum is compared, with "

@@ -11,7 +11,7 @@ import seqio
 import tensorflow as tf
 from absl import logging
 
-from remixer_tf.checkpoints.paths import locate, run_being_read
+from remixer_tf.checkpoints.paths import Located, locate
 from remixer_tf.checkpoints.whole_folder import whole_file
 from remixer_tf.data.failures import reading
 from remixer_tf.data.pipeline import check_split, get_task
@@ -204,7 +204,9 @@ def _check_output(output):
         raise StorageError(f"cannot write {output}: {there} is no folder to write in.")
 
 
-def trained_vocabulary(task, path, vocab_size=None, model_type="unigram", extra_ids=0):
+def trained_vocabulary(
+    task, path: Located, vocab_size=None, model_type="unigram", extra_ids=0
+):
     """The vocabulary of a file, which is trained on a task's text if it is missing.
 
     An existing file is not changed: delete it to train another one. Commands that read
@@ -217,10 +219,12 @@ def trained_vocabulary(task, path, vocab_size=None, model_type="unigram", extra_
         vocab_size, model_type: see `train_vocabulary`.
         extra_ids: int, added to `vocab_size`, see `sentencepiece_vocabulary`.
     """
+    if getattr(path, "run", None):
+        return sentencepiece_vocabulary(path, extra_ids)
     path = locate(path)
     if _folder and not os.path.exists(path):
         path = os.path.join(_folder, os.path.basename(path))
-    if not os.path.exists(path) and not run_being_read():
+    if not os.path.exists(path):
         # A model that asks for its vocabulary's size may be declared in a graph.
         with tf.__internal__.eager_context.eager_mode():
             texts = read_texts(task)

@@ -9,7 +9,7 @@ import seqio
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from remixer_tf.checkpoints.paths import locate
+from remixer_tf.checkpoints.paths import Located, locate
 from remixer_tf.data.bert_words import WordCutter
 from remixer_tf.data.vocabularies import SpecialIds
 from remixer_tf.errors import MissingFileError, UserError, check_integers, check_paths
@@ -19,7 +19,7 @@ _UTF8_SIZES = (-1, 0x7F, 0x7FF, 0xFFFF)  # a character above has one byte more
 
 
 def wordpiece_vocabulary(
-    path,
+    path: Located,
     lower_case=True,
     strip_accents=None,
     tokenize_chinese_chars=True,

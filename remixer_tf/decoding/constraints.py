@@ -138,7 +138,7 @@ def check_limits(limits, max_length, eos_id=1):
             f"Allowed answers must have {min_length} to {max_length - 1} "
             f"tokens beside EOS. Received: {len(answers)} answers of "
             f"{min(lengths, default=0)} to {max(lengths, default=0)} tokens. Set "
-            "min_length and max_decode_length."
+            "min_length and max_length."
         )
     tokens = set().union(*answers)
     out = not all(0 < token < 2**31 for token in tokens)

@@ -25,7 +25,7 @@ class DecodedEvaluation(TextEvaluation):
     Targets are compared whole. A requested split without labels has predictions only.
 
     Args:
-        max_decode_length: int, tokens decoded at most; None for the targets' length.
+        max_length: int, tokens decoded at most; None for the targets' length.
         decode_fn: `(model, batch, max_length) -> Decoded`, see `remixer_tf.decoding`.
         tables: list of `ResultTable`s, see `remixer_tf.tasks.result_tables`. Their
             averages are metrics of the mixture, `<mixture>/<split>/<table>_average`.
@@ -41,24 +41,24 @@ class DecodedEvaluation(TextEvaluation):
     def __init__(
         self,
         *args,
-        max_decode_length=None,
+        max_length=None,
         decode_fn=greedy_decode,
         tables=(),
         feature_converter=seqio.EncDecFeatureConverter,
         **kwargs,
     ):
         super().__init__(*args, feature_converter=feature_converter, **kwargs)
-        if max_decode_length is None:
-            max_decode_length = self.feature_lengths["targets"]
-        check_integers(max_decode_length=max_decode_length)
-        self.max_decode_length = max_decode_length
+        if max_length is None:
+            max_length = self.feature_lengths["targets"]
+        check_integers(max_length=max_length)
+        self.max_length = max_length
         self.decode_fn = decode_fn
         self._tables = tables if isinstance(self.task, seqio.Mixture) else ()
 
     def settings(self):
         return {
             **super().settings(),
-            "max_decode_length": self.max_decode_length,
+            "max_decode_length": self.max_length,  # as earlier results have it
             "decode_fn": function_name(self.decode_fn),
         }
 
@@ -109,7 +109,7 @@ class DecodedEvaluation(TextEvaluation):
         return {**self._identity(part, step), "metrics": values}
 
     def batch_function(self, model):
-        return lambda batch: self.decode_fn(model, batch, self.max_decode_length)
+        return lambda batch: self.decode_fn(model, batch, self.max_length)
 
     def predict(self, part, model, function):
         facts, decoded, seconds = self.predict_examples(part, model, function)

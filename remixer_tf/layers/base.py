@@ -25,7 +25,10 @@ MASKED = -1e9
 class Context(NamedTuple):
     """The tensors that a sublayer may read besides its input, or None.
 
-    While decoding, all but the encoder's tensors are those of the one position.
+    A token may be hidden from another for three reasons. It is padding
+    (`padding_mask`). It is of another example of a packed row (`segment_ids`). It comes
+    later (the layer's own `causal`). While decoding, all tensors but the encoder's are
+    those of the one position.
 
     Attributes:
         padding_mask: int32 `[batch, length]`, 1 on real tokens; None where causality
@@ -61,10 +64,20 @@ class DecodeState(NamedTuple):
         step: int32 scalar, the position being decoded.
         key_positions: int32 `[max_length]`, `0 .. max_length - 1`, the positions that
             the cache holds.
-        ancestry: float32 `[batch, hypotheses, 1, hypotheses, max_length]`, 1 where the
-            hypothesis of the second axis wrote the position of the last axis for that
-            of the fourth, else 0. None outside of a beam search, where each hypothesis
-            wrote its own, and for a sublayer whose cache is reordered.
+        ancestry: float32 `[batch, writers, 1, readers, max_length]`, in a beam search
+            for a sublayer whose cache is not reordered: 1 where a hypothesis (writer)
+            wrote a position of the answer that another (reader) continues, else 0.
+            None elsewhere: each hypothesis reads its own row of the cache.
+
+    Two beams, of which beam 1 continues what beam 0 had written at position 0:
+
+        position      0  1  2     written by
+        beam 0        a  b  c     0  0  0     ancestry[0, :, 0, 0] = [[1, 1, 1],
+                                                                      [0, 0, 0]]
+        beam 1        a  d  e     0  1  1     ancestry[0, :, 0, 1] = [[1, 0, 0],
+                                                                      [0, 1, 1]]
+
+    No cache moves: beam 1 reads the key of "a" in the row of beam 0.
     """
 
     step: Any

@@ -1,18 +1,161 @@
-"""Gin bindings that train or evaluate a loaded run on a table."""
+"""A loaded run is trained and evaluated, on tables too, by gin bindings of its own."""
 
 import ast
 import contextlib
 import os
 import shutil
+import tempfile
+from collections.abc import Sequence
+from typing import Self
 
 import seqio
 
-from remixer_tf import configuration
 from remixer_tf.checkpoints import reading
-from remixer_tf.configuration.bindings import literal, read_bindings
+from remixer_tf.configuration.bindings import RUN_FILE, literal, read_bindings
+from remixer_tf.configured import train_run
+from remixer_tf.data.eval_batches import read_examples
+from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.decoding import check_writes
-from remixer_tf.errors import UserError, check_integers, check_paths, check_range
+from remixer_tf.errors import (
+    UserError,
+    check_evaluations,
+    check_integers,
+    check_paths,
+    check_range,
+)
+from remixer_tf.evaluation.evaluate import evaluate
+from remixer_tf.evaluation.results import metrics_by_name
+from remixer_tf.loaded.inputs import check_listed
 from remixer_tf.models.adapters import has_lora
+from remixer_tf.models.build import build_model, check_memory, machine_memory
+from remixer_tf.run import Run
+from remixer_tf.tasks.folders import data_folders
+from remixer_tf.weights.run import write_run
+
+Path = str | os.PathLike
+
+
+class TableMethods:
+    """Methods of a `LoadedRun` that train or evaluate it."""
+
+    def fit(
+        self,
+        train: Path,
+        model_dir: Path,
+        *,
+        validation: Path | None = None,
+        steps: int = 1000,
+        batch_size: int = 32,
+        learning_rate: float = 1e-3,
+        table: dict | None = None,
+        bindings: Sequence[str] = (),
+    ) -> Self:
+        """Fine-tunes the run on a table, and returns the new run.
+
+        It is `remixer_tf train`, with its checkpoints, bar, logs and evaluations, by
+        T5's recipe for fine-tuning: Adafactor with a constant rate after a warm-up.
+        Called again with the same `model_dir` and table, it resumes from the last
+        checkpoint.
+
+        Args:
+            train, validation: paths of tables in TSV, CSV, JSON lines, Arrow or
+                Parquet. Loss and metrics of `validation` are computed at the end; None
+                for none.
+            model_dir: folder of the new run. It begins with this run's weights.
+            steps: int, the step at which training ends.
+            batch_size: int.
+            learning_rate: float.
+            table: dictionary of arguments of `table_task`, such as {"inputs":
+                "translate: {en}", "targets": "{de}", "metrics": ["bleu"]}; None for
+                the columns `inputs` and `targets`.
+            bindings: list of str, more gin bindings.
+
+        Returns:
+            the `LoadedRun` of `model_dir`.
+
+        Raises:
+            FileNotFoundError: there is no such table.
+            TypeError, ValueError: a row is bad, or an argument does not fit.
+
+        Examples:
+            >>> new = run.fit("train.tsv", "NEW", steps=2)
+            >>> new.step
+            2
+        """
+        check_trains(self)
+        check_listed(bindings=bindings)
+        check_paths(model_dir=model_dir)
+        files = {"train": train} | ({"validation": validation} if validation else {})
+        model_dir = os.path.expanduser(model_dir)
+        recipe = steps, batch_size, learning_rate, validation is not None
+        configuration = self.configuration.and_bindings(
+            [
+                *table_bindings(self, files, table),
+                *training_bindings(*recipe),
+                *bindings,
+            ]
+        )
+        begun = os.path.exists(os.path.join(model_dir, RUN_FILE))
+        if begun:
+            check_continues(model_dir, train)
+        engine, _ = self.run.without_adapters().restore()
+        with no_folder_if_refused(model_dir):
+            run = configuration.call(Run)
+            parts = run.model, run.dtype_policy
+            check_memory(lambda: build_model(*parts), machine_memory())
+            if not begun:
+                task = run.get_task()
+                for split in files:  # A bad table leaves no folder behind.
+                    read_examples(task, split, run.feature_lengths, 1)
+                vocabularies = describe_vocabularies(task)
+                seen = configuration.seen_from(model_dir)
+                write_run(model_dir, engine.model, seen, vocabularies)
+            train_run(configuration, model_dir)
+        return self.of_folder(model_dir, modules=self.modules, trust=self.trust)
+
+    def evaluate(
+        self, data: Path | None = None, *, table: dict | None = None
+    ) -> dict[str, float]:
+        """Evaluates, as `remixer_tf eval` does.
+
+        Args:
+            data: path of a table, see `fit`; None for the run's own task.
+            table: see `fit`.
+
+        Returns:
+            dictionary {"TASK/SPLIT/METRIC": value}.
+
+        Raises:
+            FileNotFoundError: there is no such table, or the task's files are missing.
+            TypeError, ValueError: a row is bad, or the run has no evaluations.
+
+        Examples:
+            >>> found = run.evaluate("dev.tsv")
+            >>> sorted(found)
+            ['table/validation/accuracy']
+        """
+        configuration = self.configuration
+        if data is None and table is not None:
+            raise UserError("table describes the table of data, which is missing.")
+        if data is not None:
+            bindings = table_bindings(self, {"validation": data}, table)
+            configuration = configuration.and_bindings(bindings)
+        engine, step = self._restored()
+        found = {}
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            data_folders(configuration.data_folders()),
+        ):
+            evaluations = configuration.value(evaluate, "evaluations") or []
+            check_evaluations(evaluations)
+            for evaluation in evaluations:
+                evaluation.check(folder, evaluations)
+                for splits in (evaluation.run(folder, engine, step) or {}).values():
+                    for result in splits.values():
+                        found |= metrics_by_name(result)
+        if not found:
+            raise UserError("The run has nothing to evaluate (evaluate.evaluations).")
+        return found
 
 
 def check_trains(run):
@@ -46,7 +189,7 @@ def no_folder_if_refused(model_dir):
 
 def check_continues(model_dir, train):
     """Raises a UserError unless `fit` began the run in a folder, on the same table."""
-    begun = read_bindings(os.path.join(model_dir, configuration.RUN_FILE))
+    begun = read_bindings(os.path.join(model_dir, RUN_FILE))
     files = ast.literal_eval(begun.get("fit/table_task.files", "{}"))
     if files.get("train") != _absolute(train):
         raise UserError(

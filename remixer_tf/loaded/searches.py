@@ -9,9 +9,16 @@ import warnings
 
 import numpy as np
 
-from remixer_tf import configuration
 from remixer_tf.data.texts import describe_changed_answers
-from remixer_tf.decoding import AnswerLimits, HuggingFaceRules, Sampling, T5Rules
+from remixer_tf.decoding import (
+    AnswerLimits,
+    HuggingFaceRules,
+    Sampling,
+    T5Rules,
+    beam_search,
+    greedy_decode,
+    sample,
+)
 from remixer_tf.decoding.constraints import check_limits
 from remixer_tf.decoding.repetition import check_repetition
 from remixer_tf.decoding.row_random import seed_words
@@ -22,6 +29,7 @@ from remixer_tf.errors import (
     check_unicode,
     nearest,
 )
+from remixer_tf.serving.text_to_text import text_to_text
 
 LONGEST_ANSWER = 2**16  # tokens: a search holds as many for each beam
 
@@ -40,6 +48,7 @@ _OF_TRANSFORMERS = {
     "num_beams": "beams",
     "num_return_sequences": "n_best of beams, num_samples of draws",
 }
+_SEARCHES = {f.__name__: f for f in (beam_search, greedy_decode, sample)}
 _SHORTEST = 16  # tokens of an answer that a graph has room for, at least
 
 
@@ -111,13 +120,19 @@ def check_answers(own, options, max_length):
     check_limits(limits, max_length, own.get("eos_id", 1))
 
 
-def configured_search(options):
-    """Returns the search that options of `generate` ask for, with gin's values.
+def own_arguments(configuration):
+    """Returns what a configuration gives the search of its answers."""
+    search = configuration.value(text_to_text, "decode_fn")
+    return search.arguments() if search else {}
 
-    It is `(model, batch, max_length) -> Decoded`; None if neither the options nor the
-    run name one.
+
+def configured_search(configuration, options):
+    """Returns the search that options of `generate` ask for.
+
+    It is `(model, batch, max_length) -> Decoded`, with the configuration's values; None
+    if neither the options nor the run name one.
     """
-    configured = configuration.get_value("text_to_text.decode_fn")
+    configured = configuration.value(text_to_text, "decode_fn")
     if not options:
         return configured
     beams, draws = _BEAMS & options.keys(), _DRAWS & options.keys()
@@ -125,19 +140,19 @@ def configured_search(options):
         raise UserError(
             f"{min(beams)} is of beam search and {min(draws)} of sampling: name one."
         )
-    own = configuration.get_arguments("text_to_text.decode_fn")
+    own = own_arguments(configuration)
     name = configured.__name__ if configured else "greedy_decode"
     wanted = "beam_search" if beams else "sample" if draws else name
     if wanted == "beam_search" and not {"rules"} & {*options, *own}:
-        if not configuration.is_set("beam_search.rules"):
-            options = {**options, "rules": configuration.call("T5Rules")}
-    if wanted not in ("beam_search", "sample", "greedy_decode"):
+        if not configuration.is_set(beam_search, "rules"):
+            options = {**options, "rules": configuration.call(T5Rules)}
+    if wanted not in _SEARCHES:
         raise UserError(f"The run's search {wanted!r} takes its arguments in gin.")
     base, search = {}, configured
     if wanted != name or configured is None:
         # Another search has the run's own limits too.
         base = {k: own[k] for k in ("limits", "eos_id") if k in own}
-        search = functools.partial(configuration.call, wanted)
+        search = configuration.bound(_SEARCHES[wanted])
     options = dict(options)
     for kind, part, names in (
         (Sampling, "sampling", _SAMPLING),

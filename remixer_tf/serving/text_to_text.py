@@ -29,7 +29,7 @@ def text_to_text(
     model_dir,
     *,
     step=None,
-    max_decode_length=None,
+    max_length=None,
     decode_fn=greedy_decode,
     skip_special_tokens=False,
     clean_up_tokenization_spaces=False,
@@ -44,7 +44,7 @@ def text_to_text(
     Args:
         run: a `Run` of text. Exports need TensorFlow's engine on one device.
         model_dir, step: see `Run.restore`.
-        max_decode_length: int, tokens decoded at most; None for the targets' length. If
+        max_length: int, tokens decoded at most; None for the targets' length. If
             a task has targets alone, prompt and answer share that length, and the
             answer's default is half of it.
         decode_fn: `(model, batch, max_length) -> Decoded`, see `remixer_tf.decoding`.
@@ -61,7 +61,7 @@ def text_to_text(
         engine.model,
         run.get_task(),
         feature_lengths=run.feature_lengths,
-        max_decode_length=max_decode_length,
+        max_length=max_length,
         decode_fn=decode_fn,
         skip_special_tokens=skip_special_tokens,
         clean_up_tokenization_spaces=clean_up_tokenization_spaces,
@@ -71,20 +71,20 @@ def text_to_text(
     return answer, step
 
 
-def _lengths(task, feature_lengths, max_decode_length):
+def _lengths(task, feature_lengths, max_length):
     """Returns the most tokens of a prompt and of an answer."""
-    if max_decode_length is not None:
-        check_integers(max_decode_length=max_decode_length)
+    if max_length is not None:
+        check_integers(max_length=max_length)
     length = feature_lengths["targets"]
     if "inputs" in task.output_features:
-        return feature_lengths["inputs"], max_decode_length or length
-    max_decode_length = max_decode_length or length // 2
-    if not max_decode_length < length:
+        return feature_lengths["inputs"], max_length or length
+    max_length = max_length or length // 2
+    if not max_length < length:
         raise UserError(
             f"Prompt and answer share the {length} tokens of a text of {task.name}, so "
-            f"max_decode_length must be less. Received: {max_decode_length}"
+            f"max_length must be less. Received: {max_length}"
         )
-    return length - max_decode_length, max_decode_length
+    return length - max_length, max_length
 
 
 class TextToText(tf.Module):
@@ -92,14 +92,14 @@ class TextToText(tf.Module):
 
     A string is read as `inputs` of the task, see `Codec`. If the task has targets
     alone, the model continues the string. A task without targets is a ValueError, and
-    a `max_decode_length` that leaves no room for a prompt.
+    a `max_length` that leaves no room for a prompt.
 
     Args:
         model: a built and restored model that `decode_fn` can decode with.
         task: a `seqio.Task` or `seqio.Mixture` with targets. A language model's may
             have no inputs.
         feature_lengths: dictionary of ints, as in training.
-        max_decode_length, skip_special_tokens, clean_up_tokenization_spaces: see
+        max_length, skip_special_tokens, clean_up_tokenization_spaces: see
             `text_to_text`.
         graph: `decode_fn`, `weights`, `jit_compile` of the attribute `tokens`, see
             `TokenGraph`.
@@ -123,7 +123,7 @@ class TextToText(tf.Module):
         task,
         *,
         feature_lengths,
-        max_decode_length=None,
+        max_length=None,
         skip_special_tokens=False,
         clean_up_tokenization_spaces=False,
         **graph,
@@ -137,10 +137,8 @@ class TextToText(tf.Module):
             )
         check_feature_lengths(feature_lengths, converter_for(model))
         check_reads_inputs(task, feature_lengths, converter_for(model))
-        reads, writes = _lengths(task, feature_lengths, max_decode_length)
-        self.tokens = TokenGraph(
-            model, input_length=reads, max_decode_length=writes, **graph
-        )
+        reads, writes = _lengths(task, feature_lengths, max_length)
+        self.tokens = TokenGraph(model, input_length=reads, max_length=writes, **graph)
         self.codec = Codec(task, feature_lengths, converter_for(model))
         self.write = functools.partial(
             self.codec.decode,
@@ -275,7 +273,7 @@ class TextToText(tf.Module):
 
     def _settings(self):
         """The `Setting`s of the signature `generate`."""
-        longest = self.tokens.max_decode_length
+        longest = self.tokens.max_length
         numbers = [("max_length", tf.int32, longest, 1, longest)]
         if getattr(self.tokens.decode_fn, "__name__", "") == "sample":
             own = self.arguments.get("sampling") or Sampling()

@@ -32,7 +32,7 @@ class TokenGraph(tf.Module):
     Args:
         model: a built and restored model that `decode_fn` can decode with.
         input_length: int, the ids that the model reads.
-        max_decode_length: int, ids decoded at most.
+        max_length: int, ids decoded at most.
         decode_fn: `(model, batch, max_length) -> Decoded`, see `remixer_tf.decoding`.
         weights: str, the stored type, see `StoredWeights`, which also raises.
         jit_compile: bool, whether XLA compiles the search. It does so for each number
@@ -47,7 +47,7 @@ class TokenGraph(tf.Module):
         model,
         *,
         input_length,
-        max_decode_length,
+        max_length,
         decode_fn=greedy_decode,
         weights="float32",
         jit_compile=None,
@@ -55,10 +55,10 @@ class TokenGraph(tf.Module):
         super().__init__(name="token_graph")
         self.jit_compile = uses_xla(jit_compile)
         self.input_length = input_length
-        self.max_decode_length, self.decode_fn = max_decode_length, decode_fn
+        self.max_length, self.decode_fn = max_length, decode_fn
         self.weights = StoredWeights(model, weights)
-        self.search = lambda batch: decode_fn(model, batch, max_decode_length)
-        self._start = lambda batch: model.start_decoding(batch, max_decode_length)
+        self.search = lambda batch: decode_fn(model, batch, max_length)
+        self._start = lambda batch: model.start_decoding(batch, max_length)
 
     def cannot_decode(self):
         """Returns why the model cannot decode step by step, a str; "" if it can."""
@@ -85,9 +85,9 @@ class TokenGraph(tf.Module):
         Returns:
             a `tf.function` of `inputs`, int32 `[batch, input_length]`, padded with 0.
             It returns a dictionary, see `Decoded`: `outputs`, int32 `[batch,
-            max_decode_length]`, 0 after EOS, and `scores`, float32 `[batch]`. A
+            max_length]`, 0 after EOS, and `scores`, float32 `[batch]`. A
             `decode_fn` with several answers adds `all_outputs`, `[batch, answers,
-            max_decode_length]`, and `all_scores`, `[batch, answers]`.
+            max_length]`, and `all_scores`, `[batch, answers]`.
         """
         shape = [batch_size, self.input_length]
 

@@ -6,7 +6,6 @@ from remixer_tf.checkpoints.versions import check_run_version
 from remixer_tf.checkpoints.vocabularies import (
     check_vocabularies,
     forget_vocabularies,
-    name_copies,
     remember_vocabularies,
 )
 from remixer_tf.checkpoints.writing import Checkpoints
@@ -122,7 +121,6 @@ class Session:
         configuration = self.launch.configuration
         text, hyperparameters = configuration() if configuration else ("", {})
         if text and self._writes:
-            text = name_copies(text, self.model_dir)
             if changes := write_configuration(self.model_dir, text, self.step):
                 self.progress.message(changes)
         return text, hyperparameters

@@ -136,8 +136,8 @@ def read_generation(settings):
         file = "decoding/greedy.gin"
     bindings = own | {f"AnswerLimits.{k}": v for k, v in changed.items()}
     if longest > 0:
-        bindings["text_to_text.max_decode_length"] = longest
-        bindings["DecodedEvaluation.max_decode_length"] = longest
+        bindings["text_to_text.max_length"] = longest
+        bindings["DecodedEvaluation.max_length"] = longest
     return Generation(file, bindings, left)
 
 

@@ -21,6 +21,7 @@ from remixer_tf.layers import Context, LengthMixing, MoE, SwitchRouter
 from remixer_tf.models.build import build_model
 from remixer_tf.optimizers import Adafactor
 from tests.documentation import ROOT
+from tests.settings import part_of, value_of
 from tests.tiny_run import SIZES
 
 TINY = [
@@ -82,14 +83,16 @@ def test_flops_of_a_mixture():
 
 def count_row(name, target_length):
     """The `Profile` of a row of Remixer's Table 1 at full size, and its `PaperRow`."""
-    configuration.parse_gin([f"papers/remixer/table1/{name}.gin"], [], complete=False)
+    settings = configuration.read(
+        [f"papers/remixer/table1/{name}.gin"], [], complete=False
+    )
     profile = count(
-        configuration.get_value("Run.model"),
+        value_of(settings, "Run.model"),
         Adafactor,
         batch_size=128,
         feature_lengths={"inputs": 512, "targets": target_length},
     )
-    return profile, configuration.call("PaperRow")
+    return profile, part_of(settings, "PaperRow")()
 
 
 @pytest.mark.slower
@@ -216,10 +219,10 @@ def test_language_models(tmp_path):
 )
 def test_counts_are_those_of_a_real_model(optimizer, dtype_policy):
     bindings = [x[len("--gin.") :] for x in TINY if x.startswith("--gin.")]
-    configuration.parse_gin(
+    settings = configuration.read(
         ["models/remixer_tiny.gin"], ["DROPOUT_RATE=0.1", *bindings]
     )
-    model = configuration.get_value("Run.model")
+    model = value_of(settings, "Run.model")
     real = build_model(model, dtype_policy)
     real_optimizer = optimizer()
     real_optimizer.build(real.trainable_variables)
@@ -266,8 +269,8 @@ def test_a_run_is_counted_as_it_trains(tmp_path):
         "TRAIN_STEPS = 200",
     ]
     files = ["models/remixer_tiny.gin", "runs/own_task.gin"]
-    configuration.parse_gin(files, bindings)
-    text = configuration.configuration_str()
+    settings = configuration.read(files, bindings)
+    text = settings.text()
     gin.clear_config()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "operative_config.gin").write_text(text)

@@ -5,6 +5,7 @@ import pytest
 from remixer_tf import configuration
 from remixer_tf.analysis.costs import count
 from remixer_tf.optimizers import Adafactor
+from tests.settings import value_of
 
 QUICK = ["smlp_tiny"]
 SLOW = [
@@ -20,11 +21,11 @@ pytestmark = pytest.mark.usefixtures("clear_gin")
 
 
 def count_model(name, *bindings):
-    configuration.parse_gin(
+    settings = configuration.read(
         [f"models/{name}.gin"], ["VOCAB_SIZE = 259", *bindings], complete=False
     )
     lengths = {"inputs": LENGTH, "targets": LENGTH}
-    model = configuration.get_value("Run.model")
+    model = value_of(settings, "Run.model")
     return count(model, Adafactor, batch_size=ROWS, feature_lengths=lengths).total
 
 

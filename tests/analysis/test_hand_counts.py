@@ -45,8 +45,8 @@ def arguments_of(file, *bindings):
     """An optimizer and the other arguments of `count` of a gin file."""
     options = [f"--gin_file={file}.gin", *(f"--gin.{x}" for x in bindings)]
     options = parse_command_line(options, None, costs.add_arguments)
-    costs.read_model(options.gin_file[0], options)
-    return costs.what_to_count(options)[1:]
+    settings = costs.read_model(options.gin_file[0], options)
+    return costs.what_to_count(settings, options)[1:]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from remixer_tf import configuration
 from remixer_tf.checkpoints.initial import InitialCheckpoint
 from remixer_tf.layers.routers import HashRouter
 from tests.models.tiny import tiny_batch, tiny_model
+from tests.settings import value_of
 from tests.training import toy
 
 
@@ -23,8 +24,10 @@ def save(model, model_dir, step=1):
 
 
 def of_the_gin_file(name):
-    configuration.parse_gin(["runs/from_t5_1_1.gin"], ["INITIAL_CHECKPOINT = 'unused'"])
-    return configuration.get_value(f"InitialCheckpoint.{name}")
+    settings = configuration.read(
+        ["runs/from_t5_1_1.gin"], ["INITIAL_CHECKPOINT = 'unused'"]
+    )
+    return value_of(settings, f"InitialCheckpoint.{name}")
 
 
 def test_a_remixer_starts_from_a_t5(tmp_path):

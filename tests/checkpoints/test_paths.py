@@ -4,6 +4,7 @@ import pytest
 
 from remixer_tf import configuration
 from remixer_tf.checkpoints import paths
+from remixer_tf.tasks.tables import table_task
 
 CONFIGURATION = "table_task.files = {'train': 'train.tsv'}\n"
 
@@ -14,9 +15,8 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "project" / "runs" / "one").mkdir(parents=True)
     (tmp_path / "project" / "train.tsv").write_text("a\tb\n")
     monkeypatch.chdir(tmp_path / "project")
-    configuration.parse_gin([], [CONFIGURATION.strip()])
-    configuration.bind_relative_paths("runs/one")
-    text = configuration.configuration_str()
+    settings = configuration.read([], [CONFIGURATION.strip()])
+    text = settings.seen_from("runs/one").text()
     (tmp_path / "project" / "runs" / "one" / "operative_config.gin").write_text(text)
     return tmp_path / "project"
 
@@ -24,8 +24,7 @@ def project(tmp_path, monkeypatch):
 def read(run, *bindings):
     options = ["--model_dir", str(run), *bindings]
     options = configuration.parse_command_line(options, "", configuration.add_run)
-    configuration.read_run(options)
-    return options
+    return configuration.read_run(options)
 
 
 @pytest.mark.usefixtures("clear_gin")
@@ -37,17 +36,20 @@ def test_they_start_where_it_was_written(project, tmp_path, monkeypatch):
     other.mkdir()
     monkeypatch.chdir(other)
     assert paths.locate("train.tsv") == "train.tsv"
-    read(moved / "runs" / "one")
-    assert open(paths.locate("train.tsv")).read() == "a\tb\n"
-    assert paths.locate("t*.tsv").endswith("t*.tsv") != "t*.tsv"
+    settings = read(moved / "runs" / "one")
+    starts = settings.starts
+    assert open(paths.locate("train.tsv", starts)).read() == "a\tb\n"
+    assert paths.locate("t*.tsv", starts).endswith("t*.tsv") != "t*.tsv"
+    files = settings.bound(table_task).arguments()["files"]  # A part gets such paths.
+    assert files == {"train": paths.locate("train.tsv", starts)}
     # What this command line names is here. What is in both places is not guessed.
     (other / "new.tsv").write_text("c\td\n")
-    assert paths.locate("new.tsv") == "new.tsv"
+    assert paths.locate("new.tsv", starts) == "new.tsv"
     (other / "train.tsv").write_text("c\td\n")
     with pytest.raises(ValueError, match="'train.tsv' can mean .*moved.* or .*other"):
-        paths.locate("train.tsv")
+        paths.locate("train.tsv", starts)
     # A configuration that is written from this one keeps both.
-    kept = paths.starts_seen_from(str(tmp_path / "other" / "run"))
+    kept = paths.starts_seen_from(str(tmp_path / "other" / "run"), starts)
     assert kept == [".", "..", "../../moved/runs/one", "../../moved"]
 
 
@@ -55,8 +57,8 @@ def test_they_start_where_it_was_written(project, tmp_path, monkeypatch):
 def test_a_run_that_moves_alone_is_read(project, tmp_path, monkeypatch):
     run = (project / "runs" / "one").rename(tmp_path / "alone")
     monkeypatch.chdir(run)
-    read(run)
-    assert paths.run_being_read() == str(run)
-    assert paths.locate("train.tsv") == "train.tsv"  # opened by who reads examples
-    configuration.parse_gin([], [])
-    assert paths.run_being_read() is None
+    settings = read(run)
+    assert settings.run == str(run)
+    found = paths.locate("train.tsv", settings.starts)
+    assert found == "train.tsv"  # opened by who reads examples
+    assert configuration.read([], []).run is None

@@ -25,7 +25,7 @@ def test_no_way_leads_around_a_newer_version(tmp_path, clear_gin):
     path.write_text("# Written by remixer_tf 10.0.\nNew.setting = 1\n")
     for read in (
         lambda: remixer_tf.load(folder),
-        lambda: configuration.parse_gin([str(path)], []),  # --gin_file
+        lambda: configuration.read([str(path)], []),  # --gin_file
         lambda: InitialCheckpoint(str(folder)),
         lambda: InitialCheckpoint(str(folder / "checkpoints" / "2")),
         lambda: InitialCheckpoint(f"{folder}/checkpoints/2/"),
@@ -36,8 +36,8 @@ def test_no_way_leads_around_a_newer_version(tmp_path, clear_gin):
 
 
 def test_a_configuration_says_its_version_first(tmp_path, clear_gin):
-    configuration.parse_gin(["models/t5_1_1_tiny.gin"], [], complete=False)
-    text = configuration.configuration_str()
+    settings = configuration.read(["models/t5_1_1_tiny.gin"], [], complete=False)
+    text = settings.text()
     version = remixer_tf.__version__
     assert text.splitlines()[0] == f"# Written by remixer_tf {version}."
     path = tmp_path / "operative_config.gin"
@@ -87,7 +87,7 @@ def test_what_this_version_lacks_is_said_to_be_of_an_earlier_one(tmp_path, clear
     for header, old in [("", True), ("# Written by remixer_tf 0.0.1.\n", False)]:
         path.write_text(f"{header}RemixerBlock.gone = 1\n")
         with pytest.raises(UserError, match="no parameter 'gone'") as error:
-            configuration.parse_gin([str(path)], [])
+            configuration.read([str(path)], [])
         assert ("Such runs are read from 2026-11-22 on" in str(error.value)) == old
     shutil.unpack_archive(OLD_RUNS / "9844387.tar.xz", tmp_path)
     folder = str(tmp_path / "words/checkpoints/2")

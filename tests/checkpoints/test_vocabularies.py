@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+import types
 
 import gin
 import pytest
@@ -93,19 +94,22 @@ def test_a_run_keeps_its_vocabularies(tmp_path):
         for vocabulary, place in zip(vocabularies.values(), named, strict=True):
             vocabulary["file"] = str(run / place)
     assert len(list((run / "vocabularies").iterdir())) == 2
-    assert name_copies(text, str(run)) == (
+    settings = types.SimpleNamespace(text=lambda: text, starts=[])
+    assert name_copies(settings, str(run)) == (
         f"a.path = {named[0]!r}\nM = \\\n    {named[1]!r}\nc = 'words.model'\n"
     )
     shutil.rmtree(folder)
-    paths.start_from([str(run)])
-    assert sentencepiece_vocabulary(named[1]).vocab_size
+    assert sentencepiece_vocabulary(paths.locate(named[1], [run])).vocab_size
 
 
 def test_a_missing_vocabulary_is_asked_for_and_not_made(tmp_path, monkeypatch):
-    paths.start_from([], run="moved")
+    gone, missing = (
+        paths.located(path, [], run="moved")
+        for path in ("/gone/words.model", str(tmp_path / "words.model"))
+    )
     for make in (
-        lambda: sentencepiece_vocabulary("/gone/words.model"),
-        lambda: trained_vocabulary("mini_cogs", str(tmp_path / "words.model"), 99),
+        lambda: sentencepiece_vocabulary(gone),
+        lambda: trained_vocabulary("mini_cogs", missing, 99),
     ):
         with pytest.raises(
             FileNotFoundError, match="words.model.*run moved.*copy.*gin"

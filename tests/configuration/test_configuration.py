@@ -13,6 +13,8 @@ from google.protobuf import runtime_version
 
 from remixer_tf import __version__, commands, configuration
 from remixer_tf.commands import errors_in_one_line, run_command
+from remixer_tf.models import TransformerStack
+from tests.settings import macro_of, part_of, value_of
 
 MODEL = "models/t5_1_1_tiny.gin"
 RUN = "runs/mini_cogs.gin"
@@ -26,9 +28,8 @@ def parse(*arguments):
     options = configuration.parse_command_line(
         ["--model_dir=run", *arguments], "A test.", configuration.add_common
     )
-    configuration.parse_gin(
-        options.gin_file, options.gin_bindings, options.gin_search_paths
-    )
+    given = options.gin_file, options.gin_bindings, options.gin_search_paths
+    return configuration.read(*given)
 
 
 def error_of(*arguments):
@@ -97,34 +98,35 @@ def test_a_wrong_option_is_one_line(command, arguments, words):
 @pytest.mark.parametrize("run", ["mini_cogs", "cogs"])
 def test_runs_go_with_models(model, run):
     files = [f"--gin_file=models/{model}.gin", f"--gin_file=runs/{run}.gin"]
-    parse(*files, WORDS)
-    assert gin.query_parameter("TASK/gin.macro.value") == run
+    settings = parse(*files, WORDS)
+    assert macro_of(settings, "TASK") == run
     for name in ("Run.model", "train.optimizer", "train.dataset", "get_task.name"):
-        gin.query_parameter(name)
+        assert value_of(settings, name) is not None
 
 
 def test_the_last_value_counts():
-    parse(f"--gin_file={MODEL},{RUN}", WORDS, "--gin.SEED=1", "--gin.SEED=2")
-    assert gin.query_parameter("SEED/gin.macro.value") == 2
+    twice = "--gin.SEED=1", "--gin.SEED=2"
+    settings = parse(f"--gin_file={MODEL},{RUN}", WORDS, *twice)
+    assert macro_of(settings, "SEED") == 2
 
 
 def test_the_size_of_a_models_vocabulary_is_the_vocabularys():
     """Rounded up; 259 ids are those of bytes."""
     run = [f"--gin_file={MODEL},{RUN}", "--gin.VOCABULARY=@byte_vocabulary()"]
     for more, size in ([], 384), (["--gin.VOCAB_SIZE=259"], 259):
-        parse(*run, "--gin.VOCABULARY_FILE=None", *more)
-        assert configuration.get_value("EncoderDecoder.vocab_size") == size
-    parse(f"--gin_file={MODEL}")
-    assert configuration.get_value("EncoderDecoder.vocab_size") == 32128
+        settings = parse(*run, "--gin.VOCABULARY_FILE=None", *more)
+        assert value_of(settings, "EncoderDecoder.vocab_size") == size
+    settings = parse(f"--gin_file={MODEL}")
+    assert value_of(settings, "EncoderDecoder.vocab_size") == 32128
 
 
 @pytest.mark.parametrize("value", [None, True])
 def test_one_name_compiles_training_evaluation_and_answers(value):
     files = ["models/t5_1_1_tiny.gin", "runs/mini_cogs.gin"]
     bindings = ["VOCABULARY_FILE = ''", f"JIT_COMPILE = {value}"]
-    configuration.parse_gin(files, bindings)
+    settings = configuration.read(files, bindings)
     for name in ("TensorFlowEngine", "text_to_text"):
-        assert configuration.get_value(f"{name}.jit_compile", "unset") is value
+        assert value_of(settings, f"{name}.jit_compile", "unset") is value
 
 
 def test_search_path(tmp_path, monkeypatch):
@@ -134,10 +136,9 @@ def test_search_path(tmp_path, monkeypatch):
     mine.write_text("include 'runs/mini_cogs.gin'\nSEED = 5\nVOCABULARY_FILE = 'a'\n")
     monkeypatch.chdir(tmp_path / "here")
     for paths in (["--gin_file=runs/mine.gin", "--gin_search_paths=../there"],):
-        parse(f"--gin_file={MODEL}", *paths)
-        assert gin.query_parameter("SEED/gin.macro.value") == 5
-    parse(f"--gin_file={MODEL}", f"--gin_file={mine}")
-    assert gin.query_parameter("SEED/gin.macro.value") == 5
+        assert macro_of(parse(f"--gin_file={MODEL}", *paths), "SEED") == 5
+    settings = parse(f"--gin_file={MODEL}", f"--gin_file={mine}")
+    assert macro_of(settings, "SEED") == 5
     assert "no gin file 'runs/mine.gin'" in error_of("--gin_file=runs/mine.gin")
 
 
@@ -153,8 +154,7 @@ def test_folders_of_the_same_names_here(tmp_path, monkeypatch):
     (tmp_path / "package" / "__init__.py").touch()
     (tmp_path / "package" / "mine.gin").write_text("SEED = 5\n")
     monkeypatch.chdir(tmp_path / "runs")
-    parse("--gin_file=package/mine.gin")
-    assert gin.query_parameter("SEED/gin.macro.value") == 5
+    assert macro_of(parse("--gin_file=package/mine.gin"), "SEED") == 5
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_what_text_alone_shows_is_told_before_anything_is_imported(
     def slow():
         raise AssertionError
 
-    monkeypatch.setattr(configuration.gin_files, "register_configurables", slow)
+    monkeypatch.setattr(configuration.parts, "register_configurables", slow)
     (tmp_path / "syntax.gin").write_text(f"include '{MODEL}'\nSEED == 1\n")
     for argument, word in [
         (f"--gin_file={tmp_path}/syntax.gin", "line 2"),
@@ -274,18 +274,19 @@ def test_a_file_of_imports_alone(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "constant_parts.py").write_text("import gin\ngin.constant('c', 3)\n")
     (tmp_path / "imports.gin").write_text("import constant_parts\n")
-    parse(f"--gin_file={tmp_path}/imports.gin", "--gin.Run.seed=%c")
-    assert configuration.get_value("Run.seed") == 3
-    assert "import constant_parts\n" in configuration.configuration_str()
+    settings = parse(f"--gin_file={tmp_path}/imports.gin", "--gin.Run.seed=%c")
+    assert value_of(settings, "Run.seed") == 3
+    assert "import constant_parts\n" in settings.text()
 
 
 def test_a_required_value_may_be_set_by_its_long_name(tmp_path):
     (tmp_path / "a.gin").write_text("Run.seed = %gin.REQUIRED\n")
-    parse(f"--gin_file={tmp_path}/a.gin", "--gin.remixer_tf.run.Run.seed=3")
-    assert configuration.get_value("Run.seed") == 3
+    by_long_name = "--gin.remixer_tf.run.Run.seed=3"
+    settings = parse(f"--gin_file={tmp_path}/a.gin", by_long_name)
+    assert value_of(settings, "Run.seed") == 3
     bindings = ["Run.seed=1", "remixer_tf.run.Run.seed=2", "Run.seed=4"]
-    parse(*(f"--gin.{binding}" for binding in bindings))
-    assert configuration.get_value("Run.seed") == 4
+    settings = parse(*(f"--gin.{binding}" for binding in bindings))
+    assert value_of(settings, "Run.seed") == 4
 
 
 def test_a_name_of_two_things():
@@ -315,18 +316,15 @@ def test_errors_in_files_name_file_and_line(tmp_path):
 
 def test_train_without_files_reads_the_runs_own(tmp_path, monkeypatch):
     trained = []
-    called = "remixer_tf.configuration.gin_files.call"
-    monkeypatch.setattr(called, lambda *a, **k: trained.append(a))
-    parse(f"--gin_file={MODEL},{RUN}", WORDS)
-    written = configuration.configuration_str()
+    train = "remixer_tf.configured.train_run"
+    monkeypatch.setattr(train, lambda *args, **_: trained.append(args))
+    written = parse(f"--gin_file={MODEL},{RUN}", WORDS).text()
     (tmp_path / "operative_config.gin").write_text(written)
     run_command("train", [f"--model_dir={tmp_path}", "--gin.TRAIN_STEPS=70"])
-    *settings, (name, _, launch) = trained
-    names = ("Run", "Watching", "Schedule", "Checkpointing", "Objective")
-    assert settings == [(name,) for name in names]
-    assert name == "train" and launch.model_dir == str(tmp_path)
-    assert configuration.get_value("Schedule.train_steps") == 70
-    assert configuration.get_value("get_task.name") == "mini_cogs"
+    ((settings, model_dir),) = trained
+    assert model_dir == str(tmp_path)
+    assert value_of(settings, "Schedule.train_steps") == 70
+    assert value_of(settings, "get_task.name") == "mini_cogs"
     with pytest.raises(configuration.UserError, match="--gin_file=runs/mini_cogs.gin"):
         run_command("train", [f"--model_dir={tmp_path}/new", "--gin.TRAIN_STEPS=70"])
 
@@ -337,73 +335,69 @@ def test_required_values_of_a_run_are_named():
 
 
 def test_call_names_what_is_missing():
-    parse(f"--gin_file={MODEL}")
     needs = "Schedule needs a value for 'train_steps'"
     with pytest.raises(configuration.UserError, match=needs):
-        configuration.call("Schedule")
+        part_of(parse(f"--gin_file={MODEL}"), "Schedule")()
     with pytest.raises(configuration.UserError, match="Run needs a value for 'model'"):
-        parse()
-        configuration.call("Run")
+        part_of(parse(), "Run")()
 
 
 def test_a_bug_is_not_explained_away():
-    parse(
+    settings = parse(
         f"--gin_file={MODEL}",
         "--gin.EncoderDecoder.encoder=@num_tokens",
         "--gin.num_tokens.image_size=2",
         "--gin.num_tokens.patch_size=1",
     )
     with pytest.raises(TypeError, match="unexpected keyword") as error:
-        configuration.call("EncoderDecoder", decoder=len, vocab_size=1, d_model=1)
+        model = part_of(settings, "EncoderDecoder")
+        model(decoder=len, vocab_size=1, d_model=1)
     assert not isinstance(error.value, configuration.UserError)
 
 
 def test_the_written_configuration_can_be_read_again():
-    parse(f"--gin_file={MODEL},{RUN}", WORDS, "--gin.evaluate.step=3")
-    configuration.call("WarmupCosineDecay")
-    text = configuration.configuration_str()
+    settings = parse(f"--gin_file={MODEL},{RUN}", WORDS, "--gin.evaluate.step=3")
+    part_of(settings, "WarmupCosineDecay")()
     gin.clear_config()
-    gin.parse_config(text)
+    gin.parse_config(settings.text())  # by gin's own reader
     assert gin.query_parameter("evaluate.step") == 3
     assert gin.query_parameter("WarmupCosineDecay.end_learning_rate") == 0.0
     assert gin.query_parameter("D_MODEL/gin.macro.value") == 128
 
 
-def test_what_was_given_is_written_alone_and_in_order():
+def test_what_was_given_is_written_alone_and_in_order(tmp_path):
     """A loaded run puts it back after another run's."""
-    parse(f"--gin_file={MODEL},{RUN}", WORDS)
-    configuration.call("WarmupCosineDecay")
-    assert "end_learning_rate" in configuration.configuration_str()
-    text = configuration.configuration_str(defaults=False)
+    settings = parse(f"--gin_file={MODEL},{RUN}", WORDS)
+    part_of(settings, "WarmupCosineDecay")()
+    assert "end_learning_rate" in settings.text()
+    text = settings.text(defaults=False)
     assert "end_learning_rate" not in text
     first, *lines = text.splitlines()
     assert first == f"# Written by remixer_tf {__version__}."
     assert lines == [line for line in lines if not line or " = " in line]
     names = [line.partition(" ")[0] for line in lines if line]
     assert names[:2] == ["BATCH_SIZE", "CACHE_DIR"]
-    gin.clear_config()
-    gin.parse_config(text)
-    assert configuration.configuration_str(defaults=False) == text
-    sublayers = gin.query_parameter("decoder/TransformerStack.sublayers")
+    (tmp_path / "all.gin").write_text(text)
+    settings = parse(f"--gin_file={tmp_path}/all.gin")
+    assert settings.text(defaults=False) == text
+    sublayers = settings.bound(TransformerStack, "decoder").arguments()["sublayers"]
     assert list(sublayers) == ["self_attention", "cross_attention", "feed_forward"]
 
 
-def test_the_written_configuration_keeps_the_order_of_sublayers():
-    parse(f"--gin_file={MODEL},{RUN}", WORDS)
+def test_the_written_configuration_keeps_the_order_of_sublayers(tmp_path):
+    settings = parse(f"--gin_file={MODEL},{RUN}", WORDS)
     order = ["self_attention", "cross_attention", "feed_forward"]
     for _ in range(2):
-        sublayers = gin.query_parameter("decoder/TransformerStack.sublayers")
-        assert list(sublayers) == order
-        with gin.config_scope("decoder"):
-            configuration.call("TransformerStack", name="decoder")
-        text = configuration.configuration_str()
-        gin.clear_config()
-        gin.parse_config(text)
+        stack = settings.bound(TransformerStack, "decoder")
+        assert list(stack.arguments()["sublayers"]) == order
+        stack(name="decoder")
+        (tmp_path / "all.gin").write_text(settings.text())
+        settings = parse(f"--gin_file={tmp_path}/all.gin")
 
 
 def test_a_users_error_is_one_line_and_a_bug_is_not(capsys):
     with pytest.raises(SystemExit) as exit_, errors_in_one_line():
-        configuration.call("get_task", name="no_such_task")
+        part_of(parse(), "get_task")(name="no_such_task")
     assert exit_.value.code == 2
     message = capsys.readouterr().err
     assert message.startswith("error: No task or mixture is registered")
@@ -584,20 +578,18 @@ LITERALS = {
 
 
 @pytest.mark.parametrize(("text", "value"), LITERALS.items(), ids=range(len(LITERALS)))
-def test_every_literal_is_read_and_written_and_read_again(text, value):
+def test_every_literal_is_read_and_written_and_read_again(text, value, tmp_path):
     @gin.register(module="tests.literals")
     def holds_a_literal(value=None):
         return value
 
     name = "tests.literals.holds_a_literal.value"
-    with gin.unlock_config():
-        parse(f"--gin.{name}={text}")
-        for _ in range(2):
-            found = configuration.get_value(name)
-            assert found == value and type(found) is type(value)
-            written = configuration.configuration_str()
-            gin.clear_config()
-            gin.parse_config(written)
+    settings = parse(f"--gin.{name}={text}")
+    for _ in range(2):
+        found = value_of(settings, name)
+        assert found == value and type(found) is type(value)
+        (tmp_path / "all.gin").write_text(settings.text())
+        settings = parse(f"--gin_file={tmp_path}/all.gin")
     gin.config._REGISTRY.pop(name.rpartition(".")[0])
 
 

@@ -1,10 +1,11 @@
 """What of a configuration tells results of evaluations apart."""
 
-import gin
 import pytest
 
 from remixer_tf import configuration
+from remixer_tf.configuration.result_bindings import evaluation_bindings
 from tests.evaluation.test_evaluate import SMALL
+from tests.settings import value_of
 
 FILES = ["models/t5_1_1_tiny.gin", "runs/mini_cogs.gin"]
 RULES = "beam_search.rules = @T5Rules()"
@@ -15,8 +16,7 @@ pytestmark = pytest.mark.usefixtures("clear_gin")
 
 
 def bindings(*more, files=FILES):
-    configuration.parse_gin(files, [*SMALL, *more])
-    return configuration.evaluation_bindings()
+    return evaluation_bindings(configuration.read(files, [*SMALL, *more]))
 
 
 def test_training_alone_does_not_count():
@@ -45,7 +45,7 @@ def test_what_can_change_a_result_counts():
         for more in (
             [],
             ["D_FF = 9"],
-            ["DecodedEvaluation.max_decode_length = 3"],
+            ["DecodedEvaluation.max_length = 3"],
             ["LossEvaluation.max_examples = 3"],
             BEAMS,
             [*BEAMS, "beam_search.beams = 3"],
@@ -65,13 +65,12 @@ def test_what_can_change_a_result_counts():
 
 
 def test_what_training_wrote_says_the_same(tmp_path):
-    one = bindings("train.evaluations = [@a/LossEvaluation()]")
-    configuration.get_value("train.evaluations")
-    configuration.get_value("Run.model")().build()
+    more = "train.evaluations = [@a/LossEvaluation()]"
+    settings, one = configuration.read(FILES, [*SMALL, more]), bindings(more)
+    value_of(settings, "train.evaluations")
+    value_of(settings, "Run.model")().build()
     path = tmp_path / "operative_config.gin"
-    text = configuration.configuration_str()
+    text = settings.text()
     assert "EncoderDecoder.tied_logits = False" in text  # Defaults are spelled.
     path.write_text(text)
-    gin.clear_config()
-    configuration.parse_gin([str(path)], [])
-    assert configuration.evaluation_bindings() == one
+    assert evaluation_bindings(configuration.read([str(path)], [])) == one

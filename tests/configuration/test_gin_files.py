@@ -4,7 +4,6 @@ import math
 import pathlib
 import re
 
-import gin
 import keras
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from remixer_tf.models.build import declare
 from remixer_tf.optimizers import Adafactor
 from tests.layers.harness import randomize
 from tests.models.tiny import VOCAB_SIZE, check_rows_stand_alone, tiny_batch
+from tests.settings import value_of
 
 # Besides the tiny ones.
 NOT_IN_A_PAPER = {
@@ -96,18 +96,19 @@ PARAMETERS = {
 TINY = str(pathlib.Path(__file__).parents[1] / "testdata" / "tiny.gin")
 
 
-def configured_model():
+def configured_model(settings):
     """The model that the gin files read name as Run.model."""
-    return configuration.call(gin.query_parameter("Run.model").selector)
+    return value_of(settings, "Run.model")()
 
 
-def model_bindings():
+def model_bindings(settings):
     """What gin binds of the model, from what `Run.model` refers to on; a tuple.
 
     Files with the same bindings make the same model.
     """
+    text = settings.text(defaults=False)
     statements = re.findall(
-        r"^([\w/]+)(\.\w+)? =(.*(?:\n[^\w#\n].*)*)", gin.config_str(), re.MULTILINE
+        r"^([\w/]+)(\.\w+)? =(.*(?:\n[^\w#\n].*)*)", text, re.MULTILINE
     )
     names, found = {"Run"}, set()
     while names:
@@ -120,11 +121,11 @@ def model_bindings():
     return tuple(sorted(found))
 
 
-def declared_model():
+def declared_model(settings):
     """The configured model at full size; its variables are declared and never made."""
 
     def make():
-        model = configured_model()
+        model = configured_model(settings)
         model.build()
         return model
 
@@ -136,10 +137,10 @@ _counted = {}  # The parameters of a model, by its bindings.
 
 def count_parameters(file, bindings=()):
     """Counts without allocating."""
-    configuration.parse_gin([str(file)], list(bindings), complete=False)
-    bound = tuple(x for x in model_bindings() if x[0] != "DROPOUT_RATE")
+    settings = configuration.read([str(file)], list(bindings), complete=False)
+    bound = tuple(x for x in model_bindings(settings) if x[0] != "DROPOUT_RATE")
     if bound not in _counted:
-        model = declared_model()
+        model = declared_model(settings)
         variables = model.trainable_variables
         assert all(v._value is None for v in variables)
         for v in model.variables:  # No layer forgets the names of its axes.
@@ -149,8 +150,8 @@ def count_parameters(file, bindings=()):
 
 
 def test_a_declared_model_is_never_made():
-    configuration.parse_gin(["models/gmlp_tiny_mlm.gin"], [], complete=False)
-    model = declared_model()
+    settings = configuration.read(["models/gmlp_tiny_mlm.gin"], [], complete=False)
+    model = declared_model(settings)
     dense = keras.layers.Dense(1)
     dense.build((1, 1))
     dense.stateless_call([np.ones((1, 1)), np.ones(1)], [], np.ones((1, 1)))
@@ -159,8 +160,10 @@ def test_a_declared_model_is_never_made():
 
 def test_equal_models_are_built_once():
     def bindings(*lines):
-        configuration.parse_gin(["models/bert_base.gin"], list(lines), complete=False)
-        return model_bindings()
+        settings = configuration.read(
+            ["models/bert_base.gin"], list(lines), complete=False
+        )
+        return model_bindings(settings)
 
     plain = bindings()
     assert {"EncoderOnly", "TransformerStack", "BertFeedForward", "D_FF"} <= {
@@ -217,8 +220,8 @@ TWO_LAYERS = TINY.replace("tiny.gin", "two_layers.gin")
 
 @pytest.mark.parametrize("name", VISION_MODELS)
 def test_image_classifier_runs_when_shrunk(name):
-    configuration.parse_gin([str(MODELS / f"{name}.gin"), TINY], [])
-    model = configured_model()
+    settings = configuration.read([str(MODELS / f"{name}.gin"), TINY], [])
+    model = configured_model(settings)
     images = np.random.default_rng(0).normal(size=(3, 8, 8, 3)).astype("float32")
     model.build()
     randomize(model)  # The last layer starts at zero.
@@ -229,11 +232,11 @@ def test_image_classifier_runs_when_shrunk(name):
 def test_imagenet_decays_neither_norms_nor_biases():
     """As DeiT, whose recipe gMLP follows; also the spatial unit's biases."""
     files = ["models/gmlp_vision_tiny.gin", "runs/imagenet.gin"]
-    configuration.parse_gin([*files, TINY], [])
-    model = configured_model()
+    settings = configuration.read([*files, TINY], [])
+    model = configured_model(settings)
     model.build()
     randomize(model)
-    optimizer = configuration.get_value("train.optimizer")(learning_rate=1.0)
+    optimizer = value_of(settings, "train.optimizer")(learning_rate=1.0)
     variables = model.trainable_variables
     before = [v.numpy() for v in variables]
     optimizer.apply([np.zeros(v.shape, "float32") for v in variables], variables)
@@ -267,11 +270,11 @@ _ran = set()  # The bindings of models that ran: sizes of a family shrink to one
 def test_model_runs_when_shrunk(name):
     file = f"{name}.gin" if "/" in name else str(MODELS / f"{name}.gin")
     mixture = name.startswith(("switch", "gshard", "base", "hash", "smlp", "gmlp_tmoe"))
-    configuration.parse_gin([file, TINY, *[TWO_LAYERS] * mixture], [])
-    bound = model_bindings()
+    settings = configuration.read([file, TINY, *[TWO_LAYERS] * mixture], [])
+    bound = model_bindings(settings)
     if bound in _ran:
         pytest.skip("shrunk, it is a model that has run")
-    model = configured_model()
+    model = configured_model(settings)
     model.build()
     logits = check_rows_stand_alone(model, tiny_batch())
     length = 10 if isinstance(model, EncoderOnly) else 7
@@ -281,8 +284,8 @@ def test_model_runs_when_shrunk(name):
 
 
 def test_t5_1_0_has_tied_logits_and_plain_relu():
-    configuration.parse_gin(["architectures/t5_1_0.gin", TINY], [])
-    model = configured_model()
+    settings = configuration.read(["architectures/t5_1_0.gin", TINY], [])
+    model = configured_model(settings)
     model.build()
     paths = [v.path for v in model.variables]
     assert not [path for path in paths if "logits" in path or "wi_0" in path]
@@ -290,8 +293,8 @@ def test_t5_1_0_has_tied_logits_and_plain_relu():
 
 
 def test_adafactor_state_of_remixer_base_is_under_one_percent():
-    configuration.parse_gin([str(MODELS / "remixer_base.gin")], [])
-    model = declared_model()
+    settings = configuration.read([str(MODELS / "remixer_base.gin")], [])
+    model = declared_model(settings)
     optimizer = Adafactor()
     parameters = state = 0
     for variable in model.trainable_variables:
@@ -310,17 +313,17 @@ def attentive_layers(model):
     return {int(number[1]) for number in numbers if number}
 
 
-def test_layers_may_differ():
+def test_layers_may_differ(tmp_path):
     file, sizes = str(MODELS / f"{LAYERS_DIFFER}.gin"), ["VOCAB_SIZE = 40"]
-    configuration.parse_gin([file], sizes)
-    assert attentive_layers(configured_model()) == {4, 5}
-    text = configuration.configuration_str()  # What a run writes, and goes on with.
-    gin.clear_config()
-    gin.parse_config(text)
-    assert attentive_layers(configured_model()) == {4, 5}
-    configuration.parse_gin([file], [*sizes, "NUM_LAYERS = 8"])
+    settings = configuration.read([file], sizes)
+    assert attentive_layers(configured_model(settings)) == {4, 5}
+    written = tmp_path / "operative_config.gin"  # A run goes on with it.
+    written.write_text(settings.text())
+    settings = configuration.read([str(written)], [])
+    assert attentive_layers(configured_model(settings)) == {4, 5}
+    settings = configuration.read([file], [*sizes, "NUM_LAYERS = 8"])
     with pytest.raises(ValueError, match="a list of 6 for num_layers=8"):
-        configured_model()
+        configured_model(settings)
 
 
 def test_an_architecture_of_ones_own(tmp_path):
@@ -330,5 +333,5 @@ def test_an_architecture_of_ones_own(tmp_path):
     (text,) = re.findall(r"```gin\n(include[^`]*\nLOWER = [^`]*)```", guide)
     (tmp_path / "own.gin").write_text(text)
     tiny = ["D_MODEL = 12", "D_FF = 12", "VOCAB_SIZE = 40"]
-    configuration.parse_gin([str(tmp_path / "own.gin")], tiny)
-    assert attentive_layers(configured_model()) == {4, 5, 6, 7}
+    settings = configuration.read([str(tmp_path / "own.gin")], tiny)
+    assert attentive_layers(configured_model(settings)) == {4, 5, 6, 7}

@@ -9,8 +9,10 @@ import pytest
 from remixer_tf import configuration
 from remixer_tf.__main__ import main
 from remixer_tf.commands import run_command
+from remixer_tf.configuration.reading import put_into_gin
+from remixer_tf.configured import train_run
 from remixer_tf.models.build import build_model
-from remixer_tf.training.settings import Launch
+from tests.settings import part_of, value_of
 from tests.tiny_run import BYTES, SIZES, TINY
 
 REMIXER = "--gin_file=models/remixer_tiny.gin"
@@ -25,12 +27,12 @@ def read(arguments):
     options = configuration.parse_command_line(
         ["--model_dir=none", *arguments], "", configuration.add_common
     )
-    configuration.parse_gin(options.gin_file, options.gin_bindings)
+    return configuration.read(options.gin_file, options.gin_bindings)
 
 
 def read_run(*arguments, **devices):
     options = configuration.parse_command_line(arguments, "", configuration.add_run)
-    configuration.read_run(options, **devices)
+    return configuration.read_run(options, **devices)
 
 
 def message_of(function, *arguments, **options):
@@ -248,8 +250,8 @@ def test_of_a_class_by_its_whole_name():
 )
 def test_of_a_model(arguments, words):
     *files, binding = arguments
-    read([*(files or ["--gin_file=models/t5_1_1_tiny.gin"]), f"--gin.{binding}"])
-    model = configuration.get_value("Run.model")
+    files = files or ["--gin_file=models/t5_1_1_tiny.gin"]
+    model = value_of(read([*files, f"--gin.{binding}"]), "Run.model")
     message = message_of(build_model, model, "float32")
     for word in words:
         assert word in message, message
@@ -274,7 +276,7 @@ def test_of_a_model(arguments, words):
             ["inputs, targets", "none for inputs", "{'targets': 16}"],
         ),
         ("DecodedEvaluation.batch_size=-8", ["at least 1", "batch_size=-8"]),
-        ("DecodedEvaluation.max_decode_length=True", ["max_decode_length=True"]),
+        ("DecodedEvaluation.max_length=True", ["max_length=True"]),
         ("LossEvaluation.max_examples=0", ["at least 1", "max_examples=0"]),
         ("LENGTH_BUCKETS=3", ["list of dictionaries", "length_buckets=3"]),
         ("VOCABULARY='bytes'", ["@byte_vocabulary()", "'bytes'"]),
@@ -300,8 +302,8 @@ def test_of_a_run(binding, words, tmp_path):
     path = ["--gin.InitialCheckpoint.path=3"] if "Initial" in binding else []
     evaluations = "[@DecodedEvaluation(), @LossEvaluation()]"
     path += [f"--gin.train.evaluations={evaluations}"] * ("Evaluation." in binding)
-    read([*BYTES, *SIZES, *TINY, *path, f"--gin.{binding}"])
-    message = message_of(train, Launch(str(tmp_path), dry_run=True))
+    settings = read([*BYTES, *SIZES, *TINY, *path, f"--gin.{binding}"])
+    message = message_of(train_run, settings, str(tmp_path), dry_run=True)
     for word in words:
         assert word in message, message
 
@@ -309,15 +311,9 @@ def test_of_a_run(binding, words, tmp_path):
 def test_of_what_is_no_model(tmp_path):
     files = ["--gin_file=models/t5_1_1_tiny.gin", "--gin_file=runs/mini_cogs.gin"]
     bytes_ = ["--gin.VOCABULARY=@byte_vocabulary()", "--gin.VOCABULARY_FILE=None"]
-    read([*files, *bytes_, "--gin.Run.model=3"])
-    message = message_of(train, Launch(str(tmp_path)))
+    settings = read([*files, *bytes_, "--gin.Run.model=3"])
+    message = message_of(train_run, settings, str(tmp_path))
     assert "@NAME" in message and "model=3" in message
-
-
-def train(launch):
-    names = ("Schedule", "Checkpointing", "Objective")
-    settings = {name.lower(): configuration.call(name) for name in names}
-    return configuration.call("train", configuration.call("Run"), launch, **settings)
 
 
 @pytest.mark.parametrize(
@@ -349,15 +345,17 @@ def test_what_is_no_boolean(bindings, name, value):
 )
 def test_of_a_vocabulary(binding, words, tmp_path):
     files = ["--gin_file=models/t5_1_1_tiny.gin", "--gin_file=runs/mini_cogs.gin"]
-    read([*files, f"--gin.{binding}"])
-    message = message_of(train, Launch(str(tmp_path)))
+    settings = read([*files, f"--gin.{binding}"])
+    message = message_of(train_run, settings, str(tmp_path))
     for word in words:
         assert word in message, message
 
 
 def test_of_a_folder_of_data(tmp_path):
-    read([*BYTES, "--gin.TASK='cogs'", "--gin.cogs.directory='no_such_folder'"])
-    message = message_of(configuration.call, "train_dataset")
+    binding = "--gin.cogs.directory='no_such_folder'"
+    settings = read([*BYTES, "--gin.TASK='cogs'", binding])
+    put_into_gin(settings)
+    message = message_of(part_of(settings, "train_dataset"))
     assert "cogs.directory names a folder" in message and "no_such_folder" in message
 
 
@@ -382,10 +380,8 @@ def test_of_devices_that_a_command_does_not_take(tmp_path, monkeypatch, name):
         assert f"on one device, and the configuration has {name} = {several}" in message
         assert message_of(run_command, "pictures", [run, *asked]) == message
         read_run(run, *asked, binding + one)
-    read_run(run)
-    assert repr(configuration.get_value(name)) == one
-    read_run(run, devices="configured")
-    assert repr(configuration.get_value(name)) == several
+    assert repr(value_of(read_run(run), name)) == one
+    assert repr(value_of(read_run(run, devices="configured"), name)) == several
 
 
 @pytest.mark.parametrize("command", ["infer", "score"])
@@ -407,8 +403,8 @@ def test_of_processes_that_a_command_does_not_take(
     assert "in one process" in message and f"{name} = {several}" in message
     for name in ("JaxEngine.mesh_shape", "TensorFlowEngine.strategy"):
         asked = f"--gin.{name}={DEVICES[name][1]}"
-        read_run(run, asked, devices="asked")
-        assert repr(configuration.get_value(name)) == DEVICES[name][1]
+        settings = read_run(run, asked, devices="asked")
+        assert repr(value_of(settings, name)) == DEVICES[name][1]
 
 
 def test_a_command_shows_one_line(tmp_path, monkeypatch, capfd):

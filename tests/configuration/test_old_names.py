@@ -7,10 +7,13 @@ import gin
 import pytest
 
 from remixer_tf import configuration
+from remixer_tf.configuration import parts
 from remixer_tf.configuration.configurables import configurables
 from remixer_tf.configuration.old_names import NEW_NAMES
 from remixer_tf.errors import UserError
 from remixer_tf.models import EncoderDecoder
+from remixer_tf.run import Run
+from tests.settings import arguments_of, part_of, value_of
 
 OLD_RUNS = pathlib.Path(__file__).parents[1] / "testdata" / "old_runs"
 
@@ -27,19 +30,19 @@ def test_an_old_run_is_read(name, tmp_path):
     for _ in range(2):
         path.write_text(text)
         gin.clear_config()
-        configuration.parse_gin([str(path)], [])
-        run = configuration.call("Run")
-        assert issubclass(run.model, EncoderDecoder) and run.task == "mini_cogs"
+        settings = configuration.read([str(path)], [])
+        run = part_of(settings, "Run")()
+        assert run.model.__wrapped__ is EncoderDecoder and run.task == "mini_cogs"
         assert run.feature_lengths == {"inputs": 104, "targets": 192}
         assert run.dtype_policy == "float32" and run.engine.__name__ == "backend_engine"
         assert run.get_task().output_features["inputs"].vocabulary == run.vocabulary
-        schedule = configuration.call("Schedule")
+        schedule = part_of(settings, "Schedule")()
         assert (schedule.train_steps, schedule.checkpoint_period) == (2, 1000)
-        assert configuration.call("Checkpointing").keep == 3
-        assert configuration.call("Objective").loss_fn._options["z_loss"] == 1e-4
-        (evaluation,) = configuration.get_value("evaluate.evaluations")
+        assert part_of(settings, "Checkpointing")().keep == 3
+        assert part_of(settings, "Objective")().loss_fn._options["z_loss"] == 1e-4
+        (evaluation,) = value_of(settings, "evaluate.evaluations")
         assert evaluation.task.name == "mini_cogs"
-        text = configuration.configuration_str()
+        text = settings.text()
         assert text.count(".model = ") == 1 and "Run.model = @EncoderDecoder" in text
 
 
@@ -47,9 +50,9 @@ def test_the_value_of_training_counts(tmp_path):
     path = tmp_path / "operative_config.gin"
     path.write_text("a/evaluate.dtype_policy = 'a'\nevaluate.dtype_policy = 'b'\n"
                     "remixer_tf.training.loop.train.dtype_policy = 'c'\n")  # fmt: skip
-    configuration.parse_gin([str(path)], [])
-    assert configuration.get_value("Run.dtype_policy") == "c"
-    assert configuration.get_value("a/Run.dtype_policy") == "a"
+    settings = configuration.read([str(path)], [])
+    assert value_of(settings, "Run.dtype_policy") == "c"
+    assert settings.bound(Run, "a").arguments()["dtype_policy"] == "a"
 
 
 def test_an_old_search_has_its_limits(tmp_path):
@@ -57,8 +60,8 @@ def test_an_old_search_has_its_limits(tmp_path):
     path.write_text("text_to_text.decode_fn = @a/sample\n"
                     "a/remixer_tf.decoding.sample.min_length = 3\n"
                     "a/sample.top_k = 5\n")  # fmt: skip
-    configuration.parse_gin([str(path)], [])
-    found = configuration.get_arguments("text_to_text.decode_fn")
+    settings = configuration.read([str(path)], [])
+    found = arguments_of(settings, "text_to_text.decode_fn")
     assert found["limits"].min_length == 3 and found["sampling"].top_k == 5
 
 
@@ -69,18 +72,18 @@ def test_old_searches_keep_limits_of_their_own(tmp_path):
                     "beam_search.no_repeat_ngram_size = 3\n"
                     "greedy_decode.no_repeat_ngram_size = 0\n"
                     "greedy_decode.min_length = 0\n")  # fmt: skip
-    configuration.parse_gin([str(path)], [])
-    found = configuration.get_arguments("text_to_text.decode_fn")
+    settings = configuration.read([str(path)], [])
+    found = arguments_of(settings, "text_to_text.decode_fn")
     assert found["limits"].no_repeat_ngram_size == 3
 
 
 def test_an_old_choice_that_is_no_longer_there_is_no_other_model(tmp_path):
     path = tmp_path / "operative_config.gin"
     path.write_text("RemixerBlock.renormalize = True\n")
-    configuration.parse_gin([str(path)], [])
+    configuration.read([str(path)], [])
     path.write_text("RemixerBlock.renormalize = False\n")
     with pytest.raises(UserError, match="= False is no longer there: all models"):
-        configuration.parse_gin([str(path)], [])
+        configuration.read([str(path)], [])
 
 
 @pytest.mark.parametrize("old", sorted(NEW_NAMES))
@@ -90,12 +93,12 @@ def test_a_user_is_told_the_new_name(old, tmp_path):
     if new is not None:
         what = re.escape(f"is {new} now")
     with pytest.raises(UserError, match=f"^{old} {what}\\.$"):
-        configuration.parse_gin([], [f"{old} = None"])
+        configuration.read([], [f"{old} = None"])
     path = tmp_path / "mine.gin"
     path.write_text(f"\n{old} = None\n")
     place = rf" \(in {path}, line 2\)\."
     with pytest.raises(UserError, match=f"^{old} {what}{place}$"):
-        configuration.parse_gin([str(path)], [])
+        configuration.read([str(path)], [])
 
 
 @pytest.mark.parametrize(
@@ -105,12 +108,12 @@ def test_a_run_with_gates_that_were_no_layers_is_refused(line, tmp_path):
     path = tmp_path / "operative_config.gin"
     path.write_text(f"{line}\n")
     with pytest.raises(UserError, match="written before 2026-11-25.*is not read"):
-        configuration.parse_gin([str(path)], [])
+        configuration.read([str(path)], [])
 
 
 def test_new_names_are_there_and_old_ones_are_not():
     known = {name: value for _, name, value in configurables()}
-    parameters = configuration.gin_files.checks.parameters
+    parameters = parts.parameters
     for old, new in NEW_NAMES.items():
         owner, parameter = old.split(".")
         if owner in known:

@@ -11,6 +11,7 @@ from remixer_tf import configuration
 from remixer_tf.checkpoints.reading import restore_model
 from remixer_tf.commands import run_command
 from remixer_tf.models.build import build_model, declare
+from tests.settings import value_of
 
 TESTDATA = pathlib.Path(__file__).parents[1] / "testdata"
 
@@ -40,8 +41,8 @@ def test_a_run_of_parts_of_ones_own(tmp_path, monkeypatch):
 
     # What training wrote names the module too. Two steps at a rate of 0 change nothing.
     gin.clear_config()
-    configuration.parse_gin([str(tmp_path / "operative_config.gin")], [])
-    model = build_model(configuration.get_value("Run.model"), "float32")
+    settings = configuration.read([str(tmp_path / "operative_config.gin")], [])
+    model = build_model(value_of(settings, "Run.model"), "float32")
     assert restore_model(str(tmp_path), model) == 2
     (scale,) = (w for w in model.trainable_weights if w.path.endswith("/scale/scale"))
     np.testing.assert_array_equal(scale, np.full(16, 2.0))
@@ -63,8 +64,8 @@ def test_what_earlier_runs_wrote_is_still_read():
     shapes = []
     for bindings in (of_layers, ["MAX_LENGTH = 64"]):
         gin.clear_config()
-        configuration.parse_gin(["models/switch_remixer_tiny.gin"], bindings)
-        make = configuration.get_value("Run.model")
+        settings = configuration.read(["models/switch_remixer_tiny.gin"], bindings)
+        make = value_of(settings, "Run.model")
         model = declare(lambda make=make: build_model(make, "float32"))
         shapes.append({v.path: v.shape for v in model.variables})
     assert shapes[0] == shapes[1]
@@ -106,11 +107,11 @@ def test_names_of_ones_own(tmp_path, monkeypatch, binding, words):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "named_parts.py").write_text(NAMED_PARTS)
     if words is None:
-        configuration.parse_gin([], [binding], modules=["named_parts"])
-        assert configuration.get_value("of_any_size.lenght") == 2
+        settings = configuration.read([], [binding], modules=["named_parts"])
+        assert value_of(settings, "of_any_size.lenght") == 2
         return
     with pytest.raises(configuration.UserError) as error:
-        configuration.parse_gin([], [binding], modules=["named_parts"])
+        settings = configuration.read([], [binding], modules=["named_parts"])
     assert words in str(error.value)
 
 
@@ -128,5 +129,5 @@ def test_gin_configurable_on_a_layer_is_told(tmp_path, monkeypatch):
         "encoder/TransformerStack.sublayers = {'mine': @Wrong}\n"
     )
     with pytest.raises(configuration.UserError, match="@gin.register") as error:
-        configuration.parse_gin([str(tmp_path / "run.gin")], [])
+        configuration.read([str(tmp_path / "run.gin")], [])
     assert "Wrong" in str(error.value) and "\n" not in str(error.value)

@@ -4,7 +4,6 @@ import json
 import pathlib
 import re
 
-import gin
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -22,6 +21,7 @@ from tests.configuration.test_gin_files import (
     count_parameters,
     model_bindings,
 )
+from tests.settings import part_of, value_of
 
 PAPERS = pathlib.Path(configuration.gin_folder()) / "papers"
 LISTED = pathlib.Path(__file__).parents[1] / "testdata" / "paper_rows.json"
@@ -123,16 +123,16 @@ NO_TASK = ("gmlp/table1/", "gmlp/table2/", "remixer/table2/cbow")
 
 @pytest.mark.parametrize("file", ROWS)
 def test_a_row_is_what_its_header_says(file):
-    configuration.parse_gin([str(PAPERS / file)], [], complete=False)
-    check_header(file)
+    settings = configuration.read([str(PAPERS / file)], [], complete=False)
+    check_header(settings, file)
     if file.startswith("gmlp/"):
-        check_that_padding_is_not_masked(file)
+        check_that_padding_is_not_masked(settings, file)
     if not file.startswith(NO_TASK):
-        check_the_task()
+        check_the_task(settings)
 
 
-def check_header(file):
-    row = configuration.call("PaperRow")
+def check_header(settings, file):
+    row = part_of(settings, "PaperRow")()
     text = header(file)
     assert text.startswith(f'{row.paper}, {row.table}, row "{row.row}": ')
     paper, table, _ = file.split("/")
@@ -146,24 +146,26 @@ def check_header(file):
     assert "not at hand" not in text
 
 
-def check_that_padding_is_not_masked(file):
+def check_that_padding_is_not_masked(settings, file):
     """gMLP, section 4, found it unnecessary; the header says so."""
-    unmasked = configuration.get_value("EncoderOnly.mask_padding", True) is False
+    unmasked = value_of(settings, "EncoderOnly.mask_padding", True) is False
     name = pathlib.Path(file).stem
     of_text = "table1/" not in file and "table2/" not in file
     assert unmasked == (of_text and name.startswith(("gmlp", "amlp")))
     assert unmasked == ("Padding is not masked, as in the paper" in header(file))
 
 
-def check_the_task():
+def check_the_task(settings):
     """It is registered and fits the model."""
-    task = configuration.get_value("get_task.name")
+    task = value_of(settings, "get_task.name")
     assert get_task(task).name == task
-    lengths = configuration.get_value("train_dataset.feature_lengths")
-    macros = re.findall(r"^MAX_LENGTH = (\d+)", gin.config_str(), re.MULTILINE)
+    lengths = value_of(settings, "train_dataset.feature_lengths")
+    macros = re.findall(
+        r"^MAX_LENGTH = (\d+)", settings.text(defaults=False), re.MULTILINE
+    )
     if macros:
         assert max(lengths.values()) <= int(macros[0])
-    assert configuration.get_value("Schedule.train_steps") > 0
+    assert value_of(settings, "Schedule.train_steps") > 0
 
 
 @pytest.mark.parametrize(
@@ -177,10 +179,10 @@ def check_the_task():
 def test_fine_tuning_drops_a_tenth(model, run, layers):
     """ "Remixers" 3.1.2: on all MLP layers; gMLP's Table 9: hidden units, attention."""
     files = [f"models/{model}.gin", f"runs/finetune_{run}.gin", TINY]
-    configuration.parse_gin(files, [], complete=False)
+    settings = configuration.read(files, [], complete=False)
     rates = {
         type(layer).__name__: layer.dropout.rate
-        for layer in configured_model()._flatten_layers()
+        for layer in configured_model(settings)._flatten_layers()
         if hasattr(layer, "dropout") and not isinstance(layer, LengthMixing)
     }
     assert layers | {"Block"} <= set(rates) and set(rates.values()) == {0.1}
@@ -191,12 +193,12 @@ def test_fine_tuning_drops_a_tenth(model, run, layers):
 def test_runs_and_trains_when_shrunk(file):
     layers = [TWO_LAYERS] * file.startswith("smlp/")
     files = [str(PAPERS / file), TINY, *layers]
-    configuration.parse_gin(files, [], complete=False)
-    optimizer = configuration.get_value("train.optimizer")
-    bound = model_bindings(), optimizer.__name__
+    settings = configuration.read(files, [], complete=False)
+    optimizer = value_of(settings, "train.optimizer")
+    bound = model_bindings(settings), optimizer.__name__
     if bound in _trained:
         return
-    model = configured_model()
+    model = configured_model(settings)
     model.build()
     optimizer = optimizer()
     batch = random_superbatch(model.batch_spec(BATCH_SIZE, LENGTHS), model)

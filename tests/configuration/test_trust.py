@@ -5,6 +5,7 @@ import pytest
 import remixer_tf as rt
 from remixer_tf import configuration
 from remixer_tf.commands import run_command
+from tests.settings import value_of
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
 
@@ -35,7 +36,7 @@ def marker(tmp_path, monkeypatch):
 
 def read(*arguments):
     options = configuration.parse_command_line(arguments, "", configuration.add_run)
-    configuration.read_run(options)
+    return configuration.read_run(options)
 
 
 def write_run(folder, text):
@@ -90,11 +91,10 @@ def test_what_the_user_trusts(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "kind_parts.py").write_text("import gin\ngin.constant('kind', 3)\n")
     run = write_run(tmp_path, "import kind_parts\nimport seqio\ntrain.seed = %kind")
-    read(run, "--module_import=kind_parts")
-    assert configuration.get_value("Run.seed") == 3
+    settings = read(run, "--module_import=kind_parts")
+    assert value_of(settings, "Run.seed") == 3
     write_run(tmp_path, "include 'models/t5_1_1_tiny.gin'\nimport kind_parts")
-    read(run, "--trust")
-    assert configuration.get_value("Run.model") is not None
+    assert value_of(read(run, "--trust"), "Run.model") is not None
 
 
 def test_data_report_trains_no_vocabulary_where_a_run_says(tmp_path):

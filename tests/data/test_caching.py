@@ -5,7 +5,6 @@ import json
 import pathlib
 import shutil
 
-import gin
 import numpy as np
 import pytest
 import seqio
@@ -23,6 +22,7 @@ from remixer_tf.tasks.rows import RowSource
 from remixer_tf.tasks.tables import TableRows, table_task
 from remixer_tf.tasks.text import text_task
 from tests.data.toy_tasks import rows, toy_task
+from tests.settings import part_of
 
 LENGTHS = {"inputs": 16, "targets": 6}
 DOCUMENTS = [chr(97 + i % 26) * (1_000 + i) for i in range(27)]
@@ -196,11 +196,11 @@ def test_a_table_is_read_from_its_cache(tmp_path, clear_gin):
     ]
     arguments = [f"--gin.{binding.replace(' = ', '=')}" for binding in bindings]
     run_command("cache", [f"--output_dir={tmp_path / 'cache'}", *arguments])
-    live = configuration.call("get_task")
-    gin.clear_config()
+    settings = configuration.read(["runs/train.gin"], bindings, complete=False)
+    live = part_of(settings, "get_task")()
     bindings.append(f"CACHE_DIR = '{tmp_path / 'cache'}'")
-    configuration.parse_gin(["runs/train.gin"], bindings, complete=False)
-    cached = configuration.call("get_task")
+    settings = configuration.read(["runs/train.gin"], bindings, complete=False)
+    cached = part_of(settings, "get_task")()
     assert read(cached, shuffle=False) == read(live, shuffle=False)
     assert cached.num_input_examples("train") == 2
 

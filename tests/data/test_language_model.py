@@ -1,6 +1,5 @@
 """Rows whose first positions have no loss: in training, in evaluation, in gin."""
 
-import gin
 import numpy as np
 import pytest
 import seqio
@@ -13,6 +12,7 @@ from remixer_tf.evaluation.results import read_results
 from tests.data.toy_tasks import VOCABULARY, train_dataset
 from tests.evaluation.shift import engine_of
 from tests.evaluation.test_loss import Constant
+from tests.settings import part_of
 
 ROWS = [[3, 9, 4, 1], [5, 1], [6, 7, 8, 9, 10, 11, 1]]
 LENGTHS = {"targets": 7}
@@ -79,12 +79,10 @@ def test_a_wrong_share(share):
 
 @pytest.mark.usefixtures("clear_gin")
 def test_evaluation_scores_the_rest_and_gin_sets_the_share(task, tmp_path):
-    configuration.register_configurables()
-    with gin.unlock_config():  # A test before may have used a configuration.
-        gin.parse_config("SuffixLMFeatureConverter.first_share = 0.5")
+    settings = configuration.read([], ["SuffixLMFeatureConverter.first_share = 0.5"])
     model = Constant()
     model.build()
-    suffix = gin.get_configurable("SuffixLMFeatureConverter")
+    suffix = part_of(settings, "SuffixLMFeatureConverter")
     for converter in (suffix, seqio.LMFeatureConverter):
         evaluation = LossEvaluation(
             task, feature_lengths=LENGTHS, batch_size=2, feature_converter=converter

@@ -12,7 +12,7 @@ from remixer_tf.decoding import (
     sample,
 )
 from remixer_tf.decoding.row_settings import DTYPES, replaced, with_rows
-from remixer_tf.loaded.run import _Options
+from remixer_tf.loaded.kept import Options
 from remixer_tf.loaded.searches import check_answers
 from tests.decoding.recurrent import Recurrent, inputs
 from tests.decoding.test_beam_search import run
@@ -117,13 +117,13 @@ def test_a_users_subclass_keeps_what_it_holds():
 
 def test_rules_that_differ_in_what_a_subclass_holds_have_graphs_of_their_own():
     """The == of a dataclass looks at its fields alone."""
-    assert _Options(rules=Halved(3)) == _Options(rules=Halved(3))
+    assert Options(rules=Halved(3)) == Options(rules=Halved(3))
     table = Halved(np.ones(2))
-    assert _Options(rules=table) in {_Options(rules=table): 1}
-    assert _Options(rules=Halved(np.ones(2))) not in {_Options(rules=table): 1}
-    assert _Options(rules=T5Rules(0.5)) == _Options(rules=T5Rules(0.5))
-    kept = {_Options(rules=Halved(3)): 1}
-    assert _Options(rules=Halved(4)) not in kept
+    assert Options(rules=table) in {Options(rules=table): 1}
+    assert Options(rules=Halved(np.ones(2))) not in {Options(rules=table): 1}
+    assert Options(rules=T5Rules(0.5)) == Options(rules=T5Rules(0.5))
+    kept = {Options(rules=Halved(3)): 1}
+    assert Options(rules=Halved(4)) not in kept
 
 
 def test_answers_are_checked_by_the_searchs_own_end():

@@ -9,13 +9,14 @@ import keras
 import pytest
 
 from remixer_tf import configuration
-from remixer_tf.configuration import configured_layout
+from remixer_tf.configured import layout_of
 from remixer_tf.engines.jax.layout import Layout, declare_run, device_memory
 from remixer_tf.layers import PositionWise
 from remixer_tf.layers.axes import make_named
 from remixer_tf.models import MaskedLMHead
 from remixer_tf.optimizers import Adafactor
 from tests.models.tiny import tiny_decoder, tiny_encoder, tiny_model
+from tests.settings import value_of
 
 T5_RULES = (
     "ensemble:ensemble,batch:batch,d_ff:model,heads:model,vocab:model,experts:batch"
@@ -288,8 +289,8 @@ def test_each_preset_is_what_its_name_says():
     files = {path.stem for path in LAYOUTS.glob("*.gin")} - {"t5", "fully_sharded"}
     assert len(files) == 6
     for file in files:
-        configuration.parse_gin([f"layouts/{file}.gin"], [], complete=False)
-        layout = configured_layout()
+        settings = configuration.read([f"layouts/{file}.gin"], [], complete=False)
+        layout = layout_of(settings)
         words = file.split("_")
         axes = dict(zip(words[::2], map(int, words[1::2]), strict=True))
         assert layout.axes == axes and layout.num_devices in (8, 64, 256)
@@ -297,8 +298,8 @@ def test_each_preset_is_what_its_name_says():
         wi = variable("wi", (4096, 10240), "d_model", "d_ff")
         assert layout.partition(wi) == (None, "model" if "model" in axes else None)
         files = [f"layouts/{file}.gin", "layouts/fully_sharded.gin"]
-        configuration.parse_gin(files, [], complete=False)
-        sharded = configured_layout()
+        settings = configuration.read(files, [], complete=False)
+        sharded = layout_of(settings)
         assert sharded.axes == axes and sharded.partition(wi)[0] == "data"
 
 
@@ -313,7 +314,7 @@ def test_what_64_devices_would_hold_of_xxl(data):
     files = ["models/t5_1_1_xxl", "runs/mini_cogs", "layouts/data_8_model_8"]
     files += ["layouts/fully_sharded"] * (data == 8)
     files = [f"{file}.gin" for file in files]
-    configuration.parse_gin(files, ["VOCAB_SIZE = 32128"], complete=False)
+    settings = configuration.read(files, ["VOCAB_SIZE = 32128"], complete=False)
     attention, feed_forward = 4 * 4096 * 4096, 3 * 4096 * 10240
     layers = 24 * (attention + feed_forward) + 24 * (2 * attention + feed_forward)
     biases = 2 * 64 * 32 // 8
@@ -324,10 +325,10 @@ def test_what_64_devices_would_hold_of_xxl(data):
     slots = 24 * (3 * 4 * (d_model + 4096 // 8) + 2 * 3 * (d_model + 10240 // 8))
     slots += 2 * (d_model + 32128 // 8) + biases + norms
     memory = device_memory(
-        configured_layout(),
+        layout_of(settings),
         *declare_run(
-            configuration.get_value("Run.model"),
-            configuration.get_value("train.optimizer"),
+            value_of(settings, "Run.model"),
+            value_of(settings, "train.optimizer"),
             "float32",
         ),
     )

@@ -37,6 +37,7 @@ from tests.evaluation.shift import (
     shift_decode,
     shift_engine,
 )
+from tests.settings import part_of
 from tests.training import toy
 
 
@@ -117,8 +118,8 @@ def test_what_a_result_is_of(tmp_path, capsys):
     bindings = {"beam_search.beams": "2"}
     assert told() == (1,) and told() == known and told(force=True) == (1,)
     assert told(batch_size=3, period=7) == known
-    assert told(max_decode_length=11) == anew("settings")
-    assert told(max_decode_length=11) == known
+    assert told(max_length=11) == anew("settings")
+    assert told(max_length=11) == known
     assert told() == anew("settings")
     assert told(decode_fn=functools.partial(shift_decode, by=1)) == anew("settings")
     other = functools.partial(shift_decode, by=2)
@@ -408,9 +409,11 @@ def test_the_command_reads_the_configuration_of_the_run(tmp_path, capsys):
     with pytest.raises(configuration.UserError, match="no .*operative_config.gin"):
         run_command("eval", [f"--model_dir={tmp_path}"])
 
-    configuration.parse_gin(["models/t5_1_1_tiny.gin", "runs/mini_cogs.gin"], SMALL)
-    (tmp_path / "operative_config.gin").write_text(configuration.configuration_str())
-    model = configuration.call("EncoderDecoder")
+    settings = configuration.read(
+        ["models/t5_1_1_tiny.gin", "runs/mini_cogs.gin"], SMALL
+    )
+    (tmp_path / "operative_config.gin").write_text(settings.text())
+    model = part_of(settings, "EncoderDecoder")()
     model.build()
     write_weights(str(tmp_path), model, 2)
     run_command(
@@ -420,7 +423,7 @@ def test_the_command_reads_the_configuration_of_the_run(tmp_path, capsys):
             "--step=2",
             "--gin.DecodedEvaluation.splits=['test']",
             "--gin.DecodedEvaluation.max_examples=3",
-            "--gin.DecodedEvaluation.max_decode_length=4",
+            "--gin.DecodedEvaluation.max_length=4",
             "--gin.evaluate.evaluations=[@DecodedEvaluation(), @a/DecodedEvaluation()]",
             "--gin.a/DecodedEvaluation.max_examples=2",
         ],

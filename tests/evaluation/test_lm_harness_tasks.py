@@ -134,7 +134,7 @@ def answers_of(run, questions, folder):
     lines, answers = folder / "lines", folder / "answers"
     lines.write_text("".join(question + "\n" for question in questions))
     files = [f"--input={lines}", f"--output={answers}"]
-    length = f"--gin.text_to_text.max_decode_length={NEW_TOKENS}"
+    length = f"--gin.text_to_text.max_length={NEW_TOKENS}"
     run_command("infer", [f"--model_dir={run[0]}", *files, length])
     found = answers.read_bytes().splitlines()
     return [x.decode("utf-8", "replace").replace("\\n", "\n") for x in found]

@@ -90,7 +90,7 @@ def test_a_model_that_sees_padding_is_evaluated_at_full_length(tmp_path):
         toy_task({"dev": [(text, "x") for text in texts]}, metric_fns=[keep]),
         feature_lengths=LENGTHS,
         batch_size=1,
-        max_decode_length=1,
+        max_length=1,
         decode_fn=classify,
     )
     evaluation.run(str(tmp_path), engine_of(model), 1)

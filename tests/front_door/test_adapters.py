@@ -173,7 +173,7 @@ def test_other_runtimes_have_adapters_as_they_are_in_memory(folder, runtime, tmp
     ids = rng.integers(3, 200, [1, length]).astype("int32")
     ids[:, -1] = 1
     batch = {"encoder_input_tokens": tf.constant(ids)}
-    model, length = runs["float32"].model, shape["max_decode_length"]
+    model, length = runs["float32"].model, shape["max_length"]
     expected = rt.decoding.greedy_decode(model, batch, length)
     received = graph(inputs=ids)
     np.testing.assert_array_equal(received["outputs"], expected.tokens)

@@ -7,6 +7,7 @@ import pytest
 import remixer_tf as rt
 from remixer_tf import configuration
 from remixer_tf.errors import UserError
+from tests.settings import value_of
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
 
@@ -54,8 +55,10 @@ def test_counting_memory_changes_no_weights():
     keras.utils.set_random_seed(3)
     first = rt.create("t5_1_1_tiny", vocab_size=np.int64(16))
     keras.utils.set_random_seed(3)
-    configuration.parse_gin(["models/t5_1_1_tiny.gin"], ["VOCAB_SIZE = 16"], (), False)
-    second = configuration.get_value("Run.model")()
+    settings = configuration.read(
+        ["models/t5_1_1_tiny.gin"], ["VOCAB_SIZE = 16"], (), False
+    )
+    second = value_of(settings, "Run.model")()
     second.build()
     for one, two in zip(first.weights, second.weights, strict=True):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(two))

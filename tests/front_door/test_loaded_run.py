@@ -249,7 +249,7 @@ def test_a_changed_model_answers_anew(bytes_run):
 
 @pytest.mark.slow
 def test_two_runs_keep_their_settings(bytes_run):
-    short = rt.load(bytes_run, bindings=["text_to_text.max_decode_length = 2"])
+    short = rt.load(bytes_run, bindings=["text_to_text.max_length = 2"])
     whole = rt.load(bytes_run)
     for _ in range(2):
         assert len(answers(short, "A cat")) < len(answers(whole, "A cat"))

@@ -18,6 +18,7 @@ from remixer_tf.layers import (
 )
 from remixer_tf.models import ImageClassifier, TransformerStack, num_tokens
 from tests.compiled import compiled, slow_on_jax
+from tests.settings import part_of
 
 SIZE, PATCH, WIDTH, CLASSES = 8, 4, 6, 5
 
@@ -142,8 +143,8 @@ def test_flops_of_gmlp_ti_by_hand():
     from remixer_tf import configuration
     from remixer_tf.engines.tensorflow.flops import matmul_flops
 
-    configuration.parse_gin(["models/gmlp_ti.gin"], ["NUM_LAYERS = 2"])
-    model = configuration.call("ImageClassifier")
+    settings = configuration.read(["models/gmlp_ti.gin"], ["NUM_LAYERS = 2"])
+    model = part_of(settings, "ImageClassifier")()
     model.build()
     function = tf.function(lambda images: model({"images": images}))
     function = function.get_concrete_function(tf.TensorSpec([1, 224, 224, 3]))

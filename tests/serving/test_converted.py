@@ -26,6 +26,7 @@ from remixer_tf.layers import (
 from remixer_tf.serving import converted, litert, onnx_runtime
 from remixer_tf.serving.token_graph import TokenGraph
 from tests.models.tiny import VOCAB_SIZE, tiny_decoder, tiny_model
+from tests.settings import part_of
 
 RUNTIMES = pytest.mark.parametrize("runtime", [litert, onnx_runtime])
 LENGTH, D_MODEL = 6, 8
@@ -44,7 +45,7 @@ def randomized(model):
 
 def token_graph(model, **options):
     return TokenGraph(
-        randomized(model), input_length=LENGTH, max_decode_length=8, **options
+        randomized(model), input_length=LENGTH, max_length=8, **options
     )
 
 
@@ -219,9 +220,9 @@ def test_a_run(tiny_run):
     assert description["inputs_end_with_eos"]
 
     # A file in the run's place, whose policy is bfloat16, computes in float32.
-    configuration.parse_gin([str(tiny_run / "operative_config.gin")], [])
-    run = dataclasses.replace(configuration.call("Run"), dtype_policy="float32")
-    model, _ = configuration.call("text_to_text", run, str(tiny_run))
+    settings = configuration.read([str(tiny_run / "operative_config.gin")], [])
+    run = dataclasses.replace(part_of(settings, "Run")(), dtype_policy="float32")
+    model, _ = part_of(settings, "text_to_text")(run, str(tiny_run))
     ids = converted.example_tokens(length, vocabulary["size"])[-1:]
     expected = model.tokens.function(1)(tf.constant(ids))
     received = litert.load(str(folder / "model.tflite"))(inputs=ids)
@@ -255,9 +256,9 @@ def test_a_run_in_8_bits(runtime, weights, tiny_run, capsys):
     description = json.loads((folder / "model.json").read_text())
     assert description["weights"] == weights
 
-    configuration.parse_gin([str(tiny_run / "operative_config.gin")], [])
-    run = dataclasses.replace(configuration.call("Run"), dtype_policy="float32")
-    model, _ = configuration.call("text_to_text", run, str(tiny_run))
+    settings = configuration.read([str(tiny_run / "operative_config.gin")], [])
+    run = dataclasses.replace(part_of(settings, "Run")(), dtype_policy="float32")
+    model, _ = part_of(settings, "text_to_text")(run, str(tiny_run))
     ids = converted.example_tokens(description["max_input_length"], 40)[-1:]
     expected = model.tokens.function(1)(tf.constant(ids))
     received = runtime.load(str(folder / runtime.FILE))(inputs=ids)

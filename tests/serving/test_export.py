@@ -11,11 +11,11 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from remixer_tf import configuration
-from remixer_tf.checkpoints import paths
 from remixer_tf.commands import run_command
 from remixer_tf.run import Run
 from remixer_tf.serving import saved_model
 from tests.serving.test_text_to_text import QUESTIONS
+from tests.settings import part_of
 
 # Reads questions as hexadecimal numbers, and answers in batches of 0, 1, 7 and all.
 FRESH = """
@@ -59,8 +59,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clear_gin")]
 on_bytes = pytest.mark.parametrize("tiny_run", ["bytes"], indirect=True)
 
 
-def restored(folder):
-    return configuration.call("text_to_text", configuration.call("Run"), str(folder))
+def restored(folder, settings=None):
+    """The `TextToText` of a run, by its own settings unless others are given."""
+    file = os.path.join(folder, "operative_config.gin")
+    settings = settings or configuration.read([file], [])
+    return part_of(settings, "text_to_text")(part_of(settings, "Run")(), str(folder))
 
 
 @pytest.fixture
@@ -134,9 +137,10 @@ def test_signature_and_assets(exported, tiny_run):
         content = (exported / "assets" / name).read_bytes()
         assert content == (copies / name).read_bytes()
         assert saved.SerializeToString().count(content[:500]) == 1
-    configuration.parse_gin([str(exported / "assets" / "operative_config.gin")], [])
-    paths.start_from([str(tiny_run)])  # It names the copies in the run.
-    _, step = restored(tiny_run)
+    file = str(exported / "assets" / "operative_config.gin")
+    settings = configuration.read([file], [])
+    settings.set_paths([str(tiny_run)])  # It names the copies in the run.
+    _, step = restored(tiny_run, settings)
     assert step == 1
 
 
@@ -155,7 +159,6 @@ def test_an_export_appears_whole_or_not_at_all(exported, tiny_run, monkeypatch):
         raise tf.errors.ResourceExhaustedError(None, None, "No space left")
 
     monkeypatch.setattr(tf.saved_model, "save", save)
-    configuration.parse_gin([str(tiny_run / "operative_config.gin")], [])
     model, _ = restored(tiny_run)
     with pytest.raises(OSError, match="Cannot write .*export/2: No space") as error:
         saved_model.export(model, str(tiny_run / "export" / "2"), "")
@@ -178,7 +181,6 @@ def test_weights_of_another_type_stand_beside(exported, tiny_run, monkeypatch):
 def test_errors(tiny_run, tmp_path):
     with pytest.raises(FileNotFoundError, match="no checkpoint of step 5"):
         run_command("export", [f"--model_dir={tiny_run}", "--step=5"])
-    configuration.parse_gin([str(tiny_run / "operative_config.gin")], [])
     model, _ = restored(tiny_run)
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="Cannot write .*file/export/1") as error:

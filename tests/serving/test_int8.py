@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from remixer_tf import exporting
+from remixer_tf.configuration import Configuration, read
 from remixer_tf.decoding import T5Rules, beam_search
 from remixer_tf.errors import UserError
 from remixer_tf.exporting import check_export, export_run
@@ -70,7 +71,7 @@ def test_a_weight_that_is_not_finite_is_named(tmp_path):
     kernel.assign(np.full(kernel.shape, np.inf))
     with pytest.raises(UserError, match="wi/kernel has values that are not finite"):
         StoredWeights(model, "int8")
-    graph = TokenGraph(model, input_length=4, max_decode_length=4)
+    graph = TokenGraph(model, input_length=4, max_length=4)
     folder = str(tmp_path / "new")
     for name, weights in itertools.product(("litert", "onnx"), ("float32", "int8")):
         with pytest.raises(UserError, match="wi/kernel has values that are not finite"):
@@ -97,18 +98,16 @@ def test_a_factor_is_wide_where_activations_are_multiplied(composition, product)
 def test_lines_of_an_export_name_the_type_of_its_weights(
     weights, tmp_path, monkeypatch
 ):
-    model = types.SimpleNamespace(tokens=None)
-    given = {"text_to_text.decode_fn": None, "text_to_text.weights": "bfloat16"}
-    fakes = {
-        "get_value": lambda name, default=None: given[name],
-        "call": lambda *args, **options: (model, 1),
-    }
-    for name, fake in fakes.items():
-        monkeypatch.setattr(exporting.configuration, name, fake)
+    class Fake(Configuration):
+        def call(self, part, *args, **kwargs):
+            return types.SimpleNamespace(tokens=None), 1
+
+    configuration = Fake(read([], ["text_to_text.weights = 'bfloat16'"]).bindings)
     monkeypatch.setattr(converted, "export_tokens", lambda *args: 0.5)
     run = types.SimpleNamespace(dtype_policy="mixed_bfloat16", get_task=lambda: None)
     run.in_float32 = lambda: run
-    lines = exporting._tokens(run, None, str(tmp_path), None, "onnx", weights)
+    to_onnx = exporting.FORMATS["onnx"]
+    lines = to_onnx(configuration, run, None, None, str(tmp_path), weights=weights)
     policy, *rest = lines
     assert (
         policy == "dtype_policy is mixed_bfloat16 in the run, and float32 in this file"
@@ -141,12 +140,9 @@ def test_a_type_that_a_format_does_not_store(format, weights, message):
 @pytest.mark.parametrize("format", ["huggingface", "litert", "onnx"])
 @pytest.mark.parametrize("model", [EncoderOnly, ImageClassifier])
 def test_a_format_for_text_refuses_other_models(format, model, tmp_path):
-    class Configured(model):
-        """As gin makes one of `Run.model`."""
-
-    run = Run(Configured)
+    run = Run(model)
     with pytest.raises(UserError, match=f"{format} is for .*: {model.__name__}. Exp"):
-        export_run(run, None, str(tmp_path / "1"), format=format)
+        export_run(Configuration({}), run, None, str(tmp_path / "1"), format=format)
 
 
 @pytest.mark.slow
@@ -517,7 +513,7 @@ def test_a_remixer_that_searches_takes_three_tenths_of_its_size(runtime, tmp_pat
     graph = TokenGraph(
         model,
         input_length=6,
-        max_decode_length=8,
+        max_length=8,
         decode_fn=search,
         jit_compile=False,
     )

@@ -196,7 +196,7 @@ def test_an_answer_may_be_shorter(asked):
     cut = tf.RaggedTensor.from_row_lengths(sum(cut, []), lengths).to_tensor()
     found = asked.loaded("generate", inputs=inputs, max_length=lengths)
     assert outputs(found) == asked.answer.write(cut).numpy().tolist()
-    longest = asked.answer.tokens.max_decode_length
+    longest = asked.answer.tokens.max_length
     for length in (0, longest + 1):
         with pytest.raises(
             tf.errors.InvalidArgumentError, match=f"must be 1 to {longest}. Received"

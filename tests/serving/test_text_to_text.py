@@ -23,6 +23,7 @@ from remixer_tf.serving import text_to_text
 from remixer_tf.serving.lines import answer_lines, open_input, open_output
 from tests.data.toy_tasks import toy_task
 from tests.models.tiny import VOCAB_SIZE, tiny_mixture
+from tests.settings import part_of
 
 QUESTIONS = [
     b"A cat .",
@@ -238,9 +239,9 @@ def test_answers_are_evaluations(tiny_run, tmp_path):
     )
     (file,) = tiny_run.glob("eval/mini_cogs/test/1/predictions.jsonl")
     records = [json.loads(line) for line in file.read_text().splitlines()]
-    configuration.parse_gin([str(tiny_run / "operative_config.gin")], [])
-    run = configuration.call("Run")
-    model, step = configuration.call("text_to_text", run, str(tiny_run))
+    settings = configuration.read([str(tiny_run / "operative_config.gin")], [])
+    run = part_of(settings, "Run")()
+    model, step = part_of(settings, "text_to_text")(run, str(tiny_run))
     assert step == 1
     inputs = tf.constant([record["input"] for record in records])
     answers = model(inputs)
@@ -251,8 +252,8 @@ def test_answers_are_evaluations(tiny_run, tmp_path):
     if tiny_run.name.startswith("bytes"):
         assert outputs == predictions
         return
-    model, _ = configuration.call(
-        "text_to_text", run, str(tiny_run), decode_fn=decode_while_clear
+    model, _ = part_of(settings, "text_to_text")(
+        run, str(tiny_run), decode_fn=decode_while_clear
     )
     clear = [text.decode() for text in model(inputs)["outputs"].numpy()]
     assert sum(map(len, clear)) > sum(map(len, outputs)) / 10

@@ -31,7 +31,7 @@ def test_a_saved_graph_answers_as_the_search_does(
     graph = TokenGraph(
         model,
         input_length=8,
-        max_decode_length=5,
+        max_length=5,
         weights=weights,
         jit_compile=jit_compile,
     )

@@ -8,6 +8,7 @@ from remixer_tf import configuration
 from remixer_tf.models.build import declare
 from studies import ablation, runs
 from studies.ablation_variants import GROUPS, VARIANTS
+from tests.settings import value_of
 from tests.tiny_run import write_text
 
 TINY = [
@@ -63,8 +64,7 @@ def test_report_of_made_up_runs():
     ]
 
 
-def configured_encoder():
-    model = configuration.call("EncoderOnly")
+def built(model):
     model.build()
     return model
 
@@ -72,10 +72,11 @@ def configured_encoder():
 def test_gmlp_variants_have_equal_parameters():
     counts = []
     for variant in GROUPS[0].variants.values():
-        configuration.parse_gin(
+        settings = configuration.read(
             [variant.file, "runs/ablation.gin"], [*variant.bindings, "SEED = 0"]
         )
-        variables = declare(configured_encoder).trainable_variables
+        factory = value_of(settings, "Run.model")
+        variables = declare(lambda make=factory: built(make())).trainable_variables
         counts.append(sum(math.prod(v.shape) for v in variables))
     assert max(counts) / min(counts) < 1.03
 

@@ -8,12 +8,12 @@ from remixer_tf import configuration
 from remixer_tf.models.build import declare
 from studies import cogs
 from studies.cogs import MODELS
+from tests.settings import value_of
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
 
 
-def configured_model():
-    model = configuration.call("EncoderDecoder")
+def built(model):
     model.build()
     return model
 
@@ -23,8 +23,9 @@ def test_models_have_equal_parameters():
     counts = {}
     for name, model in MODELS.items():
         bindings = [*model.bindings, "VOCABULARY_FILE = None", "VOCAB_SIZE = 896"]
-        configuration.parse_gin([model.file, cogs.RUN_FILE], bindings)
-        variables = declare(configured_model).trainable_variables
+        settings = configuration.read([model.file, cogs.RUN_FILE], bindings)
+        factory = value_of(settings, "Run.model")
+        variables = declare(lambda make=factory: built(make())).trainable_variables
         counts[name] = sum(math.prod(v.shape) for v in variables)
     assert max(counts.values()) / min(counts.values()) < 1.01
     assert counts["t5_1_1"] == pytest.approx(9.5e6, rel=0.03)  # Kim and Linzen's

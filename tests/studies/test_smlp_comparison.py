@@ -9,6 +9,7 @@ from remixer_tf.analysis.costs import count
 from studies import runs, smlp
 from studies.smlp_models import MODELS
 from studies.smlp_report import Comparison
+from tests.settings import value_of
 from tests.tiny_run import write_text
 
 TINY = [
@@ -100,13 +101,12 @@ def test_models_have_equal_flops():
     """
     flops = {}
     for name, model in MODELS.items():
-        configuration.parse_gin([model.file, smlp.RUN_FILE], model.bindings)
-        value = configuration.get_value
+        settings = configuration.read([model.file, smlp.RUN_FILE], model.bindings)
         found = count(
-            value("Run.model"),
-            value("train.optimizer"),
-            batch_size=value("Batching.batch_size"),
-            feature_lengths=value("train_dataset.feature_lengths"),
+            value_of(settings, "Run.model"),
+            value_of(settings, "train.optimizer"),
+            batch_size=value_of(settings, "Batching.batch_size"),
+            feature_lengths=value_of(settings, "train_dataset.feature_lengths"),
         )
         flops[name] = found.total.matmul_flops
     assert 1.1 < flops.pop("hash") / min(flops.values()) < 1.13

@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from remixer_tf import configuration
+from remixer_tf.configuration.reading import put_into_gin
 from remixer_tf.data.failures import how_to_fetch
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import byte_vocabulary
@@ -273,13 +274,9 @@ def test_gin_names_the_folders_and_the_mixtures_read_them(root, monkeypatch, cle
     monkeypatch.delenv("REMIXER_TF_DATA", raising=False)
     files = ["models/t5_1_1_tiny.gin", "runs/finetune_superglue.gin"]
     folders = zip(FOLDERS, ("glue", "superglue", "squad"), strict=True)
-    configuration.parse_gin(
-        files,
-        [
-            "INITIAL_CHECKPOINT = 'run'",
-            *(f"{folder.option} = '{root / name}'" for folder, name in folders),
-        ],
-    )
+    bindings = [f"{folder.option} = '{root / name}'" for folder, name in folders]
+    bindings.append("INITIAL_CHECKPOINT = 'run'")
+    put_into_gin(configuration.read(files, bindings))
     counts = {
         mixture: get_task(mixture).num_input_examples("train")
         for mixture in ("super_glue_v102_proportional", "glue_v002_proportional")

@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from remixer_tf import configuration
+from remixer_tf.configuration.reading import put_into_gin
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.evaluation.loss import LossEvaluation
@@ -262,7 +263,7 @@ def test_gin_names_the_folder(folder):
     bindings = [f"conjnli.directory = '{folder}'", "INITIAL_CHECKPOINT = 'run'"]
     files = ["models/t5_1_1_base.gin", "runs/finetune_entailment.gin"]
     try:
-        configuration.parse_gin(files, [*bindings, "TASK = 'conjnli'"])
+        put_into_gin(configuration.read(files, [*bindings, "TASK = 'conjnli'"]))
         assert get_task("conjnli").num_input_examples("validation") == 2
     finally:
         gin.clear_config()

@@ -14,6 +14,7 @@ import tensorflow_datasets as tfds
 from keras import ops
 
 from remixer_tf import configuration
+from remixer_tf.configuration.reading import put_into_gin
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.pipeline import get_task
@@ -27,6 +28,7 @@ from remixer_tf.evaluation.task_metrics import compute_metrics
 from remixer_tf.serving.span_answers import SpanAnswerer
 from remixer_tf.tasks import squad
 from remixer_tf.tasks.squad import Question
+from tests.settings import value_of
 from tests.tasks import squad_reference as reference
 
 CLS, NONE = [0, 0], []
@@ -311,9 +313,11 @@ def test_gin_names_the_folder(tmp_path):
     bindings = [f"squad_files.directory = '{tmp_path}'", "INITIAL_CHECKPOINT = 'mlm'"]
     files = ["models/gmlp_tiny_mlm.gin", "runs/finetune_squad.gin"]
     try:
-        configuration.parse_gin(files, [*bindings, "VOCABULARY_FILE = 'a.model'"])
-        reference = gin.query_parameter("DecodedEvaluation.decode_fn")
-        assert reference.selector == "best_span"
+        bindings.append("VOCABULARY_FILE = 'a.model'")
+        settings = configuration.read(files, bindings)
+        put_into_gin(settings)
+        search = value_of(settings, "DecodedEvaluation.decode_fn")
+        assert search.__name__ == "best_span"
         assert squad.read_split("validation") == ROWS
     finally:
         gin.clear_config()

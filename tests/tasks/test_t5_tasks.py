@@ -88,7 +88,7 @@ def test_without_t5_only_what_is_of_t5_fails():
     with pytest.raises(ValueError, match=f"glue_x.*{install}"):
         get_task("glue_x")
     with pytest.raises(configuration.UserError, match=f"no_such.*{install}"):
-        configuration.parse_gin([], ["no_such.verbose = False"])
+        configuration.read([], ["no_such.verbose = False"])
 
 
 @pytest.mark.usefixtures("clear_gin")
@@ -96,10 +96,10 @@ def test_gin_knows_what_t5_registers(monkeypatch):
     """As the operative configuration of a run that corrupts spans has it."""
     called = []
     monkeypatch.setattr(late_tasks, "_waiting", [lambda: called.append(1)])
-    configuration.parse_gin([], ["random_spans_helper.verbose = False"])
+    configuration.read([], ["random_spans_helper.verbose = False"])
     assert not called  # t5 is imported here
     with pytest.raises(configuration.UserError, match="knows no 'random_spens'"):
-        configuration.parse_gin([], ["random_spens.verbose = False"])
+        configuration.read([], ["random_spens.verbose = False"])
     assert called == [1]
 
 

@@ -9,6 +9,7 @@ import seqio
 from remixer_tf import configuration
 from remixer_tf.commands import run_command
 from remixer_tf.data.pipeline import get_task
+from tests.settings import part_of
 from tests.tasks.test_tables import examples_of, write
 from tests.tiny_run import SIZES
 
@@ -48,19 +49,17 @@ def own_run(tmp_path):
 @pytest.mark.usefixtures("clear_gin")
 def test_gin_makes_the_same_task_again(tmp_path, own_run):
     file, bindings = own_run
-    configuration.parse_gin([file], bindings)
-    task = configuration.call("get_task")
+    settings = configuration.read([file], bindings)
+    task = part_of(settings, "get_task")()
     vocabulary = task.output_features["inputs"].vocabulary
     assert isinstance(vocabulary, seqio.SentencePieceVocabulary)
     assert vocabulary.decode(vocabulary.encode("say ax")) == "say ax"
     before = [e["inputs"].tolist() for e in examples_of(task)]
     trained = (tmp_path / "own.model").read_bytes()
-    written = write(
-        tmp_path / "operative_config.gin", configuration.configuration_str()
-    )
+    written = write(tmp_path / "operative_config.gin", settings.text())
     gin.clear_config()
-    configuration.parse_gin([written], [])
-    again = configuration.call("get_task")
+    settings = configuration.read([written], [])
+    again = part_of(settings, "get_task")()
     assert [e["inputs"].tolist() for e in examples_of(again)] == before
     assert again.name == "words" and len(before) in (8, 9)
     assert (tmp_path / "own.model").read_bytes() == trained
@@ -122,15 +121,15 @@ def test_a_module_of_the_command_line_is_remembered(tmp_path, monkeypatch):
         "", configuration.add_common,
     )  # fmt: skip
     required = ["FEATURE_LENGTHS = {'inputs': 4}", "BATCH_SIZE = 1", "TRAIN_STEPS = 1"]
-    configuration.parse_gin(
+    settings = configuration.read(
         options.gin_file,
         [*options.gin_bindings, *required],
         modules=options.module_import,
     )
     assert get_task("of_module").name == "of_module"
-    assert configuration.call("get_task").name == "of_module"
+    assert part_of(settings, "get_task")().name == "of_module"
     seqio.TaskRegistry.remove("of_module")
-    text = configuration.configuration_str()
+    text = settings.text()
     assert "import named_module\n" in text and "import json\n" in text
     with pytest.raises(configuration.UserError, match="no module 'no_such'.*current"):
-        configuration.parse_gin([], [], modules=["no_such"])
+        settings = configuration.read([], [], modules=["no_such"])

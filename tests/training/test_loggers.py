@@ -13,6 +13,7 @@ from remixer_tf.training import sending
 from remixer_tf.training.loggers import MlflowLogger, WandbLogger, mlflow_names
 from remixer_tf.training.run_files import append_metrics
 from remixer_tf.training.settings import Watching
+from tests.settings import part_of
 from tests.training import toy
 
 
@@ -332,8 +333,8 @@ def test_mistakes(tmp_path, monkeypatch):
 
 def test_one_line_of_gin(wandb, clear_gin):
     line = "Watching.loggers = [@WandbLogger()]"
-    configuration.parse_gin([], [line], complete=False)
-    (logger,) = configuration.call("Watching").loggers
+    settings = configuration.read([], [line], complete=False)
+    (logger,) = part_of(settings, "Watching")().loggers
     assert isinstance(logger, WandbLogger)
     gin.clear_config()
 

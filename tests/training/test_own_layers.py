@@ -511,8 +511,7 @@ def test_training_checks_before_the_first_step_unless_told_not_to(tmp_path, caps
 def test_the_command_passes_the_flag_on(flags, checks, monkeypatch):
     given = []
     monkeypatch.setattr(configuration, "read_configuration", lambda *_, **__: None)
-    called = "remixer_tf.configuration.gin_files.call"
-    monkeypatch.setattr(called, lambda *args, **_: given.extend(args))
+    train = "remixer_tf.configured.train_run"
+    monkeypatch.setattr(train, lambda *_, **options: given.append(options))
     run_command("train", ["--model_dir=x", "--gin_file=y.gin", *flags])
-    (launch,) = (value for value in given if isinstance(value, Launch))
-    assert launch.layer_checks == checks
+    assert given[0]["layer_checks"] == checks

@@ -16,6 +16,7 @@ from remixer_tf.weights.generation import (
     write_generation,
 )
 from remixer_tf.weights.safetensors_files import SafetensorsFolder
+from tests.settings import arguments_of
 from tests.weights import numpy_t5, published
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
@@ -64,8 +65,8 @@ SUMMARIES = {
                 "AnswerLimits.min_length": 4,
                 "AnswerLimits.no_repeat_ngram_size": 3,
                 "AnswerLimits.repetition_penalty": 1.5,
-                "text_to_text.max_decode_length": 19,
-                "DecodedEvaluation.max_decode_length": 19,
+                "text_to_text.max_length": 19,
+                "DecodedEvaluation.max_length": 19,
             },
             {"num_beam_groups": 2},
         ),
@@ -86,8 +87,8 @@ SUMMARIES = {
                 "Sampling.top_k": 50,
                 "sample.num_samples": 1,
                 "AnswerLimits.min_length": 2,
-                "text_to_text.max_decode_length": 4,
-                "DecodedEvaluation.max_decode_length": 4,
+                "text_to_text.max_length": 4,
+                "DecodedEvaluation.max_length": 4,
             },
             {"penalty_alpha": 0.6},
         ),
@@ -144,7 +145,7 @@ def test_settings_of_config_json(tmp_path):
     found = formats.read_source(str(tmp_path)).generation
     assert found == read_generation(old)
     assert found.bindings["beam_search.beams"] == 3
-    assert found.bindings["text_to_text.max_decode_length"] == 8
+    assert found.bindings["text_to_text.max_length"] == 8
     assert found.left_out == {"num_beam_groups": 3}
     (tmp_path / "generation_config.json").write_text('{"num_beams": 2}')
     assert formats.read_source(str(tmp_path)).generation == read_generation(
@@ -192,10 +193,10 @@ def test_arguments_of_a_scoped_search():
     lines = ["text_to_text.decode_fn = %SEARCH", "SEARCH = @a/beam_search"]
     lines.append("VOCABULARY_FILE = 'a'")
     files = ["models/t5_1_1_tiny.gin", "runs/mini_cogs.gin", "decoding/t5.gin"]
-    configuration.parse_gin(files, [*lines, "a/beam_search.beams = 7"])
-    found = configuration.get_arguments("text_to_text.decode_fn")
+    settings = configuration.read(files, [*lines, "a/beam_search.beams = 7"])
+    found = arguments_of(settings, "text_to_text.decode_fn")
     assert found["beams"] == 7 and found["rules"].alpha == 0.6
-    assert configuration.get_arguments("text_encoder.decode_fn") == {}
+    assert arguments_of(settings, "text_encoder.decode_fn") == {}
 
 
 def test_a_strangers_name_does_not_write_to_the_terminal():

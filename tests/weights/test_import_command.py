@@ -11,6 +11,7 @@ from remixer_tf import configuration
 from remixer_tf.commands import run_command
 from remixer_tf.data.vocabulary_training import train_vocabulary
 from remixer_tf.weights import run
+from tests.settings import value_of
 from tests.tiny_run import TEXTS
 from tests.weights import numpy_t5, published
 
@@ -100,11 +101,11 @@ def test_the_run_answers_and_training_goes_on_from_it(source, tmp_path, capsys):
     steps = ["--gin.TRAIN_STEPS=1", "--gin.LEARNING_RATE=1e-12"]
     run_command("train", [*arguments, *steps])
     assert "continuing from step 0" in capsys.readouterr().out
-    configuration.parse_gin([f"{model_dir}/operative_config.gin"], [])
+    settings = configuration.read([f"{model_dir}/operative_config.gin"], [])
     from remixer_tf.checkpoints.reading import restore_model
     from remixer_tf.models.build import build_model
 
-    model = build_model(configuration.get_value("Run.model"), "float32")
+    model = build_model(value_of(settings, "Run.model"), "float32")
     assert restore_model(str(model_dir), model) == 1
     table = numpy_t5.made_up_weights()["shared.weight"]
     np.testing.assert_allclose(model.token_embedding.embeddings, table, rtol=1e-6)

@@ -20,6 +20,7 @@ from remixer_tf.weights.names import T5X
 from remixer_tf.weights.source import take
 from remixer_tf.weights.t5 import published_activations, t5_from_shapes
 from remixer_tf.weights.values import gin_text
+from tests.settings import part_of, value_of
 from tests.weights import numpy_t5, published
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
@@ -41,8 +42,8 @@ def imported(path, tmp_path):
     source = formats.read_source(str(path))
     file = tmp_path / "imported.gin"
     file.write_text(import_run.run_gin(source))
-    configuration.parse_gin([str(file)], [], complete=False)
-    model = build_model(configuration.get_value("Run.model"), "float32")
+    settings = configuration.read([str(file)], [], complete=False)
+    model = build_model(value_of(settings, "Run.model"), "float32")
     take(model, source)
     return model
 
@@ -181,7 +182,9 @@ def test_mesh_tensorflow(tmp_path, norm, gated):
     (tmp_path / "operative_config.gin").write_text(text)
     model = imported(tmp_path, tmp_path)
     check_logits(model, weights, scaled=not gated)
-    assert configuration.get_value("TransformerStack.dropout_rate") == 0.25
+    file = str(tmp_path / "imported.gin")
+    settings = configuration.read([file], [], complete=False)
+    assert value_of(settings, "TransformerStack.dropout_rate") == 0.25
     # The operative_config.gin is not that of a run here.
     bindings = ["VOCABULARY = @byte_vocabulary()", "VOCABULARY_FILE = None"]
     for path in (tmp_path, tmp_path / "model.ckpt-1000"):
@@ -388,6 +391,6 @@ def test_tables_are_those_that_fit_reads(tmp_path):
     table.write_text("targets\tinputs\nja\tis it?\n")
     files = ["models/t5_1_1_tiny.gin", "runs/imported_bytes.gin"]
     binding = f"FILES = {{'train': {str(table)!r}}}"
-    configuration.parse_gin(files, [binding], complete=False)
-    task = configuration.call("table_task")
+    settings = configuration.read(files, [binding], complete=False)
+    task = part_of(settings, "table_task")()
     assert task.source.read_rows("train") == [("is it?", "ja", 2)]

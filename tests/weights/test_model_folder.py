@@ -11,10 +11,12 @@ from safetensors.numpy import load_file
 import remixer_tf as rt
 from remixer_tf import configuration
 from remixer_tf.commands import run_command
+from remixer_tf.configuration import Configuration
 from remixer_tf.models.build import build_model
 from remixer_tf.named_models import preset_names
 from remixer_tf.weights import model_folder
 from remixer_tf.weights.source import check_model, model_variables, take
+from tests.settings import value_of
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
 QUESTIONS = ["A cat", "the teacher slept", "café"]
@@ -27,8 +29,8 @@ def _factory(preset, **sizes):
     if "vision" not in preset:
         sizes = {"VOCAB_SIZE": 64, "MAX_LENGTH": 32} | sizes
     bindings = [f"{name} = {value}" for name, value in sizes.items()]
-    configuration.parse_gin([f"models/{preset}.gin"], bindings, complete=False)
-    return configuration.get_value("Run.model")
+    settings = configuration.read([f"models/{preset}.gin"], bindings, complete=False)
+    return value_of(settings, "Run.model")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,7 @@ def test_every_architecture_goes_there_and_back(tmp_path, preset):
     random = np.random.default_rng(0)
     for variable in model.trainable_variables:
         variable.assign(random.normal(size=variable.shape))
-    model_folder.write_model_folder(model, folder, "", {}, "")
+    model_folder.write_model_folder(model, folder, Configuration({}), {}, "")
     source = model_folder.read_model_folder(folder)
     check_model(factory, source)
     back = build_model(factory, "float32")
@@ -68,7 +70,7 @@ def test_what_enable_lora_added_is_merged(tmp_path):
         variable.assign(random.normal(size=variable.shape, scale=0.3))
     tokens = random.integers(1, 64, (2, 32)).astype("int32")
     batch = {"encoder_input_tokens": tokens, "decoder_input_tokens": tokens}
-    model_folder.write_model_folder(model, folder, "", {}, "")
+    model_folder.write_model_folder(model, folder, Configuration({}), {}, "")
     back = build_model(factory, "float32")
     take(back, model_folder.read_model_folder(folder))
     assert len(layers) > 5 and "Embedding" in {type(x).__name__ for x in layers}
@@ -181,7 +183,7 @@ def test_other_files_than_those_exported(exported):
 def test_another_model_is_found_before_memory_is_taken(tmp_path):
     folder = str(tmp_path / "model")
     model = build_model(_factory("remixer_tiny"), "float32")
-    model_folder.write_model_folder(model, folder, "", {}, "")
+    model_folder.write_model_folder(model, folder, Configuration({}), {}, "")
     huge = _factory("remixer_tiny", VOCAB_SIZE=10**10)
     with pytest.raises(ValueError, match="of another shape: .*token_embedding"):
         check_model(huge, model_folder.read_model_folder(folder))

@@ -12,6 +12,7 @@ import remixer_tf as rt
 from remixer_tf import configuration
 from remixer_tf.data.augmentation import resize_and_center_crop
 from remixer_tf.weights.formats import read_source
+from tests.settings import value_of
 from tests.weights.test_importing import imported
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
@@ -132,9 +133,11 @@ def test_image_models(tmp_path, name, act):
     images = np.random.default_rng(1).normal(size=(3, 4, 4, 3))
     received = np.array(model({"images": images.astype("float32")}))[:, 0]
     np.testing.assert_allclose(received, logits(weights, images, act), atol=1e-5)
-    assert configuration.get_value("normalize.std") == (255.0,) * 3
-    assert configuration.get_value("resize_and_center_crop.method") == "bilinear"
-    assert configuration.get_value("resize_and_center_crop.share") == 0.9
+    file = str(tmp_path / "imported.gin")
+    settings = configuration.read([file], [], complete=False)
+    assert value_of(settings, "normalize.std") == (255.0,) * 3
+    assert value_of(settings, "resize_and_center_crop.method") == "bilinear"
+    assert value_of(settings, "resize_and_center_crop.share") == 0.9
     if name != "mixer_b16_224":
         return
     with warnings.catch_warnings():

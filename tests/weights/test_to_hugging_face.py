@@ -17,6 +17,7 @@ from remixer_tf.data.vocabulary_training import train_vocabulary
 from remixer_tf.weights.to_hugging_face import export_hugging_face, t5_config
 from tests.data.toy_tasks import toy_task
 from tests.models.tiny import tiny_decoder, tiny_model
+from tests.settings import value_of
 from tests.weights.test_importing import imported
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
@@ -51,7 +52,9 @@ def test_round_trip(tmp_path, tied_logits):
     with open(f"{folder}/tokenizer_config.json") as file:  # 4.x has another default
         assert json.load(file)["clean_up_tokenization_spaces"] is False
     back = imported(folder, tmp_path)
-    assert configuration.get_value("GatedFeedForward.activation") == "gelu"
+    file = str(tmp_path / "imported.gin")
+    settings = configuration.read([file], [], complete=False)
+    assert value_of(settings, "GatedFeedForward.activation") == "gelu"
     expected, received = values(model), values(back)
     assert expected.keys() == received.keys()
     for path, value in expected.items():

@@ -22,6 +22,7 @@ from remixer_tf.data.vocabularies import (
 from remixer_tf.data.vocabulary_training import train_vocabulary
 from remixer_tf.weights.formats import read_source
 from remixer_tf.weights.run import run_gin
+from tests.settings import part_of
 from tests.weights import numpy_bert, numpy_t5, published
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
@@ -265,13 +266,13 @@ def test_a_text_that_is_cut_keeps_eos(tmp_path, model):
     write(tmp_path, {}, model)
     file = tmp_path / "imported.gin"
     file.write_text(run_gin(read_source(str(tmp_path))))
-    configuration.parse_gin([str(file)], [])
-    task = configuration.call("Run").get_task()
+    settings = configuration.read([str(file)], [])
+    task = part_of(settings, "Run")().get_task()
     for setting, ids in ((None, [3, 4, 5, 1]), (False, [3, 4, 5, 6])):
         if setting is not None:  # T5's own training
-            configuration.parse_gin(
+            settings = configuration.read(
                 [str(file)], [f"table_task.eos_after_trim = {setting}"]
             )
-            task = configuration.call("Run").get_task()
+            task = part_of(settings, "Run")().get_task()
         read, cut = Codec(task, {"inputs": 4}).read("inputs", tf.constant(["abc de"]))
         assert read.numpy().tolist() == [ids] and cut.numpy().tolist() == [True]

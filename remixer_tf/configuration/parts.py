@@ -1,0 +1,114 @@
+"""The parts that gin text may name: functions and classes, ours and users'."""
+
+import functools
+import importlib
+import inspect
+import threading
+
+import gin
+
+from remixer_tf.configuration.bindings import last
+from remixer_tf.configuration.configurables import configurables
+from remixer_tf.data.late_tasks import register_waiting
+from remixer_tf.errors import UserError, nearest
+
+# Gin's own table of parts, {whole name: entry}. Users add to it by `@gin.register`.
+_registry = gin.config._REGISTRY
+
+
+_found = {}  # what `register_configurables` returns
+_registering = threading.Lock()
+
+
+def register_configurables():
+    """Registers with gin all that it may configure; returns {part: whole name}."""
+    with _registering:
+        if not _found:
+            importlib.import_module("remixer_tf.tasks")  # They register, too.
+            parts = [*configurables()]
+            for module, name, value in parts:
+                gin.external_configurable(value, name, module=module)
+            _found.update({value: f"{module}.{name}" for module, name, value in parts})
+    return _found
+
+
+def find(name, place=""):
+    """Returns gin's entry of a part: its `selector`, the whole name, and `wrapped`.
+
+    Raises a UserError if the name is unknown, or is that of several parts.
+    """
+    reason = ""
+    try:
+        if not _registry.matching_selectors(name):
+            register_waiting()
+    except ImportError as missing:
+        reason = f" If the name is one of t5's: {missing}"
+    found = _registry.matching_selectors(name)
+    if len(found) > 1:
+        raise UserError(
+            f"{name!r}{place} is {' or '.join(sorted(found))}. Write the whole "
+            "name of one."
+        )
+    if not found:
+        names = [last(known) for known, _ in _registry.items()]
+        raise UserError(
+            f"gin knows no {name!r}{place}.{nearest(name, names)} Names from a "
+            f"module of yours need an `import` line in the gin file.{reason}"
+        )
+    return _registry[found[0]]
+
+
+def called(name):
+    """Returns the entries that a name may stand for, a list."""
+    return _registry.get_all_matches(name)
+
+
+def shortest(selector):
+    """Returns the shortest name that stands for a part alone."""
+    return _registry.minimal_selector(selector)
+
+
+@functools.cache
+def parameters(function):
+    """Returns {name: parameter}, of a class with those of its base classes."""
+    functions = [function]
+    if inspect.isclass(function):
+        functions = [base.__init__ for base in reversed(function.__mro__)]
+    return {
+        parameter.name: parameter
+        for function in functions
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        and parameter.name != "self"
+    }
+
+
+@functools.cache
+def own_parameters(function):
+    """Returns {name: parameter} of a call, in order; of a class those of `__init__`."""
+    called = function
+    if inspect.isclass(function) and function.__init__ is not object.__init__:
+        called = function.__init__  # Keras' `__new__` takes anything.
+    found = {
+        parameter.name: parameter
+        for parameter in inspect.signature(called).parameters.values()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    }
+    if called is not function:
+        del found[next(iter(found))]  # self
+    return found
+
+
+def takes_any(function):
+    """Whether a call of a function or class takes arguments of any name."""
+    function = inspect.unwrap(function)
+    called = function.__init__ if inspect.isclass(function) else function
+    kinds = [p.kind for p in inspect.signature(called).parameters.values()]
+    return inspect.Parameter.VAR_KEYWORD in kinds
+
+
+@functools.cache
+def needed(function):
+    """Returns the names of a function's arguments that have no default, a list."""
+    known = own_parameters(function).items()
+    return [name for name, p in known if p.default is p.empty]

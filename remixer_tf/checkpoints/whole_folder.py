@@ -11,7 +11,6 @@ import shutil
 import socket
 import stat
 import tempfile
-import time
 
 import tensorflow as tf
 
@@ -179,7 +178,7 @@ def remove_abandoned(parent):
         if match[1] == machine():
             gone = describe(int(match[2])) is None
         else:
-            gone = time.time() - _newest(path) > _ABANDONED_SECONDS
+            gone = _now(parent) - _newest(path) > _ABANDONED_SECONDS
         if gone:
             _remove(path)
 
@@ -204,6 +203,18 @@ def check_absent(folder):
             "folder, or another checkpoint with --step; or remove it if it is an old "
             "export."
         )
+
+
+def _now(folder):
+    """Returns the time by the clock of a folder's file system, in seconds.
+
+    It stamps files of all machines. Their own clocks differ, and jump.
+    """
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder or ".") as file:
+            return os.stat(file.name).st_mtime
+    except OSError:  # Nothing can be removed there either.
+        return 0.0
 
 
 def _newest(path):

@@ -4,6 +4,7 @@ import ast
 import os
 import re
 import subprocess
+import time
 
 import numpy as np
 import pytest
@@ -132,6 +133,17 @@ def test_a_link_stays_and_a_device_is_written(tmp_path):
     assert (tmp_path / "file").read_bytes() == b"new"
     assert (tmp_path / "link").is_symlink()
     write_whole("/dev/null", "gone")
+
+
+def test_a_clock_that_jumps_takes_no_live_writer_for_dead(tmp_path, monkeypatch):
+    """Days are counted by the clock that stamps the files of all machines."""
+    alive = tmp_path / "run.writing-00000000-7"
+    alive.mkdir()
+    now = time.time()
+    for days in (-400, 2, 400):
+        monkeypatch.setattr(time, "time", lambda days=days: now + days * DAY)
+        remove_abandoned(str(tmp_path))
+        assert alive.exists()
 
 
 def test_tidying_never_stops_the_work(tmp_path, monkeypatch):

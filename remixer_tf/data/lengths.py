@@ -19,6 +19,7 @@ from remixer_tf.data.texts import (
     features_of_text,
     writes_answers,
 )
+from remixer_tf.data.waiting import awaited, started
 from remixer_tf.errors import MissingFileError, UserError, check_choices, check_integers
 
 _FIRST = 5  # over-long examples that are named
@@ -100,7 +101,10 @@ def _count_task(task, split, feature_lengths, limit, shard_info):
         return _lengths_of(example, feature_lengths), number, texts
 
     dataset = dataset.enumerate(1).map(measure).take(-1 if limit is None else limit + 1)
-    for lengths, places, texts in dataset.batch(1024).as_numpy_iterator():
+    blocks = dataset.batch(1024).as_numpy_iterator()
+    what = f"{task.name} {split}: its examples are read, to count long ones"
+    while (block := awaited(started(next, blocks, None), what)) is not None:
+        lengths, places, texts = block
         if limit is not None and examples + len(lengths) > limit:
             complete, lengths = False, lengths[: limit - examples]
         for name in names if examples < MOST_TARGETS else ():

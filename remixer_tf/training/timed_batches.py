@@ -1,11 +1,11 @@
 """The batches that a run reads, and whether the model has ids for them."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import tensorflow as tf
 
+from remixer_tf.data.waiting import awaited, started
 from remixer_tf.errors import UserError
 
 
@@ -36,7 +36,7 @@ class TimedBatches:
 
         If the shapes of superbatches differ, it waits for the first and returns that.
         """
-        self._reading = ThreadPoolExecutor(1).submit(next, self.iterator)
+        self._reading = started(next, self.iterator)
         specs = self.data.element_spec
         if all(spec.shape.is_fully_defined() for spec in specs.values()):
             return {k: tf.zeros(spec.shape, spec.dtype) for k, spec in specs.items()}
@@ -44,7 +44,7 @@ class TimedBatches:
 
     def read_first(self):
         """Returns the first superbatch, checked. It is still yielded first."""
-        self.first = self._reading.result()
+        self.first = awaited(self._reading, "the first batch: the shuffle buffer fills")
         check_ids(self.first, self._engine.model)
         return self.first
 

@@ -1,0 +1,55 @@
+"""A source of data that is slow or hangs: the user hears of it, and may end it."""
+
+import signal
+import threading
+
+import pytest
+import tensorflow as tf
+
+from remixer_tf.data import waiting
+from remixer_tf.data.waiting import awaited, started
+
+
+class Ended(Exception):
+    pass
+
+
+@pytest.fixture
+def alarm():
+    """A signal comes after 0.2 s, and its handler raises `Ended`."""
+
+    def end(number, frame):
+        raise Ended
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_a_signal_ends_the_wait_for_a_source_that_hangs(alarm, monkeypatch, capsys):
+    monkeypatch.setattr(waiting, "_SILENCE", 0.01)
+    arrives = threading.Event()
+
+    def rows():
+        arrives.wait()
+        yield 1
+
+    data = iter(tf.data.Dataset.from_generator(rows, output_types=tf.int32))
+    try:
+        with pytest.raises(Ended):
+            awaited(started(next, data), "the first batch")
+    finally:
+        arrives.set()
+    assert capsys.readouterr().out == "waiting for the first batch\n"
+
+
+def test_results_and_errors_are_those_of_the_call():
+    assert awaited(started(max, 2, 3), "nothing") == 3
+    with pytest.raises(TimeoutError, match="its own"):
+        awaited(started(_raise, TimeoutError("its own")), "nothing")
+
+
+def _raise(error):
+    raise error

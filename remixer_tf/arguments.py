@@ -4,17 +4,21 @@
     def __init__(self, d_ff: PositiveInt, rank: PositiveInt | None = None):
 
 Editors and type checkers read them as int, float, str and bool. A type of one's own is
-`Annotated[int, check]`, where `check(name, value)` raises a UserError.
+`Annotated[int, check]`, where `check(name, value)` raises a UserError. Several checks
+run in order. A dataclass calls `check_fields` in its `__post_init__`.
 """
 
+import dataclasses
 import functools
 import inspect
 import math
+import types
 import typing
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar, cast
 
 from remixer_tf.errors import (
+    UserError,
     check_choices,
     check_factories,
     check_flags,
@@ -26,24 +30,50 @@ from remixer_tf.errors import (
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class Check:
+    """A function of a name and a value, with a text that signatures show for it."""
+
+    def __init__(self, text, function):
+        self.text = text
+        self.function = function
+
+    def __call__(self, name, value):
+        self.function(name, value)
+
+    def __repr__(self):
+        return self.text
+
+
 def integer(minimum):
     """Returns the check of an integer of at least `minimum`."""
-    return lambda name, value: check_integers(minimum, **{name: value})
+    return Check(
+        f"integer({minimum})",
+        lambda name, value: check_integers(minimum, **{name: value}),
+    )
 
 
 def number(minimum):
     """Returns the check of a number of at least `minimum`."""
-    return lambda name, value: check_numbers(minimum, **{name: value})
+    return Check(
+        f"number({minimum})",
+        lambda name, value: check_numbers(minimum, **{name: value}),
+    )
 
 
 def within(expected, is_valid):
     """Returns the check of a finite number, see `check_range`."""
-    return lambda name, value: check_range(name, value, expected, is_valid)
+    return Check(
+        f"within({expected!r})",
+        lambda name, value: check_range(name, value, expected, is_valid),
+    )
 
 
 def one_of(choices):
     """Returns the check of one of these values."""
-    return lambda name, value: check_choices(choices, **{name: value})
+    return Check(
+        f"one_of({choices!r})",
+        lambda name, value: check_choices(choices, **{name: value}),
+    )
 
 
 PositiveInt = Annotated[int, integer(1)]
@@ -53,7 +83,8 @@ NonNegativeFloat = Annotated[float, number(0)]
 PositiveFloat = Annotated[float, within("a number above 0", lambda x: x > 0)]
 Rate = Annotated[float, within("a number in [0, 1)", lambda x: 0 <= x < 1)]
 Factory = Annotated[
-    Callable[..., Any], lambda name, value: check_factories(**{name: value})
+    Callable[..., Any],
+    Check("factory", lambda name, value: check_factories(**{name: value})),
 ]
 
 
@@ -61,7 +92,11 @@ def checked(function: F) -> F:
     """Checks the arguments of each call as the function's signature declares them.
 
     Only those that are given are checked, before the function runs. bool takes True and
-    False alone, and `X | None` takes None too. A dataclass is checked when it is made.
+    False alone, and `X | None` takes None too. The first call reads the types, so that
+    one in quotes may be defined later.
+
+    Raises a UserError at the first call for a type that cannot be read, and for a union
+    of several types of which one has a check.
 
     Examples:
         >>> @checked
@@ -72,30 +107,114 @@ def checked(function: F) -> F:
         UserError: times must be an integer of at least 1. Received: times=0
     """
     if inspect.isclass(function):
-        function.__init__ = checked(function.__init__)
-        return function
+        raise UserError(
+            f"checked takes a function. Let {function.__qualname__} declare its "
+            "types in a checked __init__; a dataclass calls check_fields(self) in "
+            "its __post_init__."
+        )
     signature = inspect.signature(function)
-    names = tuple(signature.parameters)
-    found = {name: _check(p.annotation) for name, p in signature.parameters.items()}
-    checks = {name: check for name, check in found.items() if check}
+    read = None
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        for name, value in (*zip(names, args, strict=False), *kwargs.items()):
-            if name in checks:
-                checks[name](name, value)
+        nonlocal read
+        if read is None:
+            read = _argument_checks(function, signature)
+        by_position, rest, by_name, others = read
+        for (name, check), value in zip(by_position, args, strict=False):
+            if check:
+                check(name, value)
+        if rest:
+            for value in args[len(by_position) :]:
+                rest(value)
+        for name, value in kwargs.items():
+            if check := by_name.get(name, others):
+                check(name, value)
         return function(*args, **kwargs)
 
     call.__signature__ = signature  # gin and Keras look for no __wrapped__.
     return cast(F, call)
 
 
-def _check(annotation):
+def check_fields(instance: Any) -> None:
+    """Checks the fields of a dataclass, those of its subclasses too, by their types.
+
+    Call it in `__post_init__`. A subclass with a `__post_init__` of its own calls
+    super's. Types and errors: see `checked`.
+    """
+    for name, check in _field_checks(type(instance)):
+        check(name, getattr(instance, name))
+
+
+@functools.cache
+def _field_checks(cls):
+    """Returns the (name, check) of the fields of a dataclass that declare one."""
+    checks = _declared_checks(cls)
+    names = [field.name for field in dataclasses.fields(cls) if field.init]
+    return [(name, checks[name]) for name in names if checks[name]]
+
+
+def _argument_checks(function, signature):
+    """Returns the checks of a function's arguments; one that has none has None.
+
+    They are a list of (name, check) by position, a function that checks a value of
+    `*args`, {name: check} of those that are given by name, and the check of `**kwargs`.
+    """
+    checks = _declared_checks(function)
+    kinds = {}
+    for name, parameter in signature.parameters.items():
+        kinds.setdefault(parameter.kind, {})[name] = checks.get(name)
+    kind = inspect.Parameter
+    either = kinds.get(kind.POSITIONAL_OR_KEYWORD, {})
+    each = [*kinds.get(kind.POSITIONAL_ONLY, {}).items(), *either.items()]
+    ((name, check),) = kinds.get(kind.VAR_POSITIONAL, {"": None}).items()
+    rest = check and functools.partial(check, name)
+    (others,) = kinds.get(kind.VAR_KEYWORD, {"": None}).values()
+    return each, rest, either | kinds.get(kind.KEYWORD_ONLY, {}), others
+
+
+def _declared_checks(declaring):
+    """Returns {name: check or None} of the types that a function or class declares."""
+    where = f"{declaring.__module__}.{declaring.__qualname__}"
+    try:
+        hints = typing.get_type_hints(declaring, include_extras=True)
+    except Exception as error:  # what an expression in quotes may raise
+        raise UserError(
+            f"{where} is checked, and the types that it declares cannot be read: "
+            f"{error}. Import them where {declaring.__module__} runs, and not for type "
+            "checkers alone."
+        ) from error
+    return {name: _check(kind, f"{where}: {name}") for name, kind in hints.items()}
+
+
+def _check(kind, where):
     """Returns the check of a type, a function of a name and a value, or None."""
-    if annotation is bool:
+    if kind is bool:
         return lambda name, value: check_flags(**{name: value})
-    types = typing.get_args(annotation)
-    if type(None) in types:
-        check = _check(next(kind for kind in types if kind is not type(None)))
-        return check and (lambda name, value: value is None or check(name, value))
-    return next(filter(callable, getattr(annotation, "__metadata__", ())), None)
+    if hasattr(kind, "__metadata__"):
+        own = _check(kind.__origin__, where)
+        # A `Check` is left out of the calls, of which there are many.
+        found = (x.function if isinstance(x, Check) else x for x in kind.__metadata__)
+        checks = [*filter(callable, found), *filter(None, [own])]
+        return _in_order(checks) if len(checks) > 1 else next(iter(checks), None)
+    if typing.get_origin(kind) not in (typing.Union, types.UnionType):
+        return None
+    members = typing.get_args(kind)
+    checks = [_check(x, where) for x in members if x is not type(None)]
+    if len(checks) > 1:
+        if any(hasattr(x, "__metadata__") for x in members):
+            raise UserError(
+                f"{where} is {kind}: which check holds for which value? Write "
+                "Annotated[A | B, check], with one check for both."
+            )
+        return None
+    check = checks[0]
+    return check and (lambda name, value: value is None or check(name, value))
+
+
+def _in_order(checks):
+    def check(name, value):
+        for each in checks:
+            each(name, value)
+
+    return check

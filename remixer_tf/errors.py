@@ -94,7 +94,7 @@ def printable(text):
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
-def check_integers(minimum=1, **arguments):
+def check_integers(minimum=1, /, **arguments):
     """Raises a ValueError unless each argument is an integer of at least `minimum`."""
     for name, value in arguments.items():
         if not _is(numbers.Integral, value) or value < minimum:
@@ -104,7 +104,7 @@ def check_integers(minimum=1, **arguments):
             )
 
 
-def check_numbers(minimum=0, **arguments):
+def check_numbers(minimum=0, /, **arguments):
     """Raises a ValueError unless each argument is a number of at least `minimum`."""
     for name, value in arguments.items():
         if not _is(numbers.Real, value) or not value >= minimum:
@@ -121,7 +121,7 @@ def check_range(name, value, expected, is_valid):
         raise UserError(f"{name} must be {expected}. Received: {name}={value!r}")
 
 
-def check_choices(choices, **arguments):
+def check_choices(choices, /, **arguments):
     """Raises a ValueError unless each argument is one of the choices."""
     for name, value in arguments.items():
         # 1 is not True.

@@ -15,11 +15,15 @@ from remixer_tf.arguments import (
     PositiveFloat,
     PositiveInt,
     Rate,
+    check_fields,
     checked,
     integer,
     one_of,
 )
 from remixer_tf.errors import UserError
+from remixer_tf.models import Lora
+from remixer_tf.objectives.objective import Objective
+from remixer_tf.training.settings import Checkpointing
 
 
 @checked
@@ -74,16 +78,142 @@ def test_what_is_declared_may_be_given():
         declared()
 
 
-def test_a_dataclass_is_checked_when_it_is_made():
-    @checked
-    @dataclasses.dataclass(frozen=True)
-    class Settings:
-        period: PositiveInt | None = None
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    period: PositiveInt | None = None
 
+    def __post_init__(self):
+        check_fields(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class MoreSettings(Settings):
+    flag: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        assert isinstance(self.flag, bool)
+
+
+def test_a_dataclass_is_checked_when_it_is_made():
     assert Settings(3).period == 3 and Settings() == Settings(None)
-    for make in (Settings, lambda x: dataclasses.replace(Settings(), period=x)):
+    for make in (
+        Settings,
+        MoreSettings,
+        lambda x: dataclasses.replace(Settings(), period=x),
+    ):
         with pytest.raises(UserError, match="period must be an integer"):
             make(0)
+    with pytest.raises(UserError, match="flag must be True or False"):
+        MoreSettings(flag="no")
+    with pytest.raises(UserError, match="Settings declare its types in a checked"):
+        checked(Settings)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        (Lora, {"rank": -1}),
+        (Objective, {"micro_batches": 0}),
+        (Checkpointing, {"keep": 0}),
+    ],
+)
+def test_subclasses_of_settings_are_checked(kind, wrong):
+    notes = [("note", str, "")]
+    own = dataclasses.make_dataclass("Own", notes, bases=(kind,), frozen=True)
+    with pytest.raises(UserError, match=f"{next(iter(wrong))} must be an integer"):
+        own(**wrong)
+
+
+def _even(name, value):
+    if value % 2:
+        raise UserError(f"{name} must be even")
+
+
+def test_all_checks_of_a_type_run_in_order():
+    @checked
+    def function(
+        a: Annotated[PositiveInt, _even] = 2,
+        b: Annotated[bool, lambda name, value: None] = True,
+        c: Annotated[PositiveInt, _even] | None = None,
+        minimum: PositiveInt = 1,
+    ):
+        return a
+
+    assert function(4, c=None) == 4
+    for given, message in (
+        ({"a": 3}, "a must be even"),
+        ({"a": "3"}, "a must be an integer"),
+        ({"b": 1}, "b must be True or False"),
+        ({"c": 3}, "c must be even"),
+        ({"minimum": 0}, "minimum must be an integer"),
+    ):
+        with pytest.raises(UserError, match=message):
+            function(**given)
+
+
+def test_types_in_quotes(monkeypatch):
+    @checked
+    def function(a: "PositiveInt" = 1, b: "Later | None" = None):  # noqa: F821
+        return a
+
+    with pytest.raises(UserError, match="function is checked, .* 'Later' is not"):
+        function()
+    monkeypatch.setitem(globals(), "Later", int)
+    assert function() == 1
+    with pytest.raises(UserError, match="a must be an integer"):
+        function(0)
+
+
+def test_a_union_in_which_a_check_would_not_run():
+    @checked
+    def function(a: PositiveInt | str, b: bool | int = 2):
+        pass
+
+    with pytest.raises(UserError, match=r"function: a is .*Annotated\[A | B, check"):
+        function(1)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "wrong"),
+    [
+        ((0, 1), {}, "a"),
+        ((1, 2, 0), {}, "rest"),
+        ((1, 2, 3, 0), {}, "rest"),
+        ((1, 2), {"k": 0}, "k"),
+        ((1,), {"other": 0}, "other"),
+        ((1,), {"rest": 0}, "rest"),
+        ((1,), {"a": 0}, "a"),
+    ],
+)
+def test_values_are_checked_under_their_own_names(args, kwargs, wrong):
+    @checked
+    def function(
+        a: PositiveInt,
+        /,
+        *rest: PositiveInt,
+        k: PositiveInt = 1,
+        **others: PositiveInt,
+    ):
+        return rest
+
+    assert function(1, 2, 3, k=1, a=1) == (2, 3)
+    with pytest.raises(UserError, match=f"^{wrong} must be"):
+        function(*args, **kwargs)
+
+
+def test_free_positions_before_a_name():
+    @checked
+    def function(*items, size: PositiveInt = 1):
+        return items
+
+    assert function("a", "b") == ("a", "b")
+
+
+def test_a_signature_is_readable():
+    text = str(inspect.signature(declared))
+    assert "size: typing.Annotated[int, integer(1)]" in text
+    assert "lambda" not in text and "0x" not in text
 
 
 def test_others_see_the_signature():

@@ -7,12 +7,16 @@ Regular expressions find parts of paths without the model's name, such as
 import dataclasses
 import re
 
-from remixer_tf.arguments import NonNegativeFloat, NonNegativeInt, Rate, checked
+from remixer_tf.arguments import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    Rate,
+    check_fields,
+)
 from remixer_tf.errors import UserError, shorten
 from remixer_tf.layers.base import Dense
 
 
-@checked
 @dataclasses.dataclass(frozen=True)
 class Lora:
     """Low-rank adapters of projections (Hu et al. 2021, "LoRA", section 4.1).
@@ -45,6 +49,7 @@ class Lora:
     dropout_rate: Rate = 0.0
 
     def __post_init__(self):
+        check_fields(self)
         if self.layers is not None:
             _compiled("layers", self.layers)
 

@@ -14,7 +14,7 @@ from remixer_tf.arguments import (
     NonNegativeFloat,
     NonNegativeInt,
     PositiveInt,
-    checked,
+    check_fields,
 )
 from remixer_tf.errors import UserError, check_numbers, shorten
 from remixer_tf.layers import capture
@@ -22,7 +22,6 @@ from remixer_tf.objectives.hidden import hidden
 from remixer_tf.objectives.losses import CrossEntropy
 
 
-@checked
 @dataclasses.dataclass(frozen=True)
 class Objective:
     """The quantity that a step minimises, and the way to its gradient.
@@ -50,6 +49,7 @@ class Objective:
     max_skipped_steps: NonNegativeInt = 0
 
     def __post_init__(self):
+        check_fields(self)
         if not self._has_sums():
             raise UserError(
                 "loss_fn must be a function of outputs and a batch, or a loss with "

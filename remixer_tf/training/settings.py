@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from remixer_tf.arguments import PositiveInt, checked
+from remixer_tf.arguments import PositiveInt, check_fields
 from remixer_tf.errors import UserError, check_evaluations, check_integers, check_range
 
 
@@ -75,7 +75,6 @@ class Schedule:
         return step % period == 0 or step == self.train_steps
 
 
-@checked
 @dataclasses.dataclass(frozen=True)
 class Checkpointing:
     """The checkpoints that stay, and the state that a run starts from.
@@ -103,6 +102,7 @@ class Checkpointing:
     restart_data_at: int | None = None
 
     def __post_init__(self):
+        check_fields(self)
         if self.best is not None and not hasattr(self.best, "metric"):
             raise UserError(
                 f"best must be None or @Best(). Received: best={self.best!r}"

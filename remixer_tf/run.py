@@ -71,6 +71,8 @@ class Run:
             least 1, or the adapters are no `Lora`.
     """
 
+    not_in_gin = ("weights",)
+
     model: Callable
     task: Any = None
     feature_lengths: dict | None = None

@@ -13,6 +13,7 @@ import textwrap
 import threading
 import tokenize
 
+import gin
 from gin import config_parser
 from gin.config_parser import BindingStatement, BlockDeclaration, IncludeStatement
 
@@ -27,8 +28,8 @@ _MAX_BYTES = 2**20
 
 
 def scope():
-    """In gin text `@scope()` names what `@a/Name()` makes "a"; see `Configuration`."""
-    return ""
+    """In gin text `@scope()` names what `@a/Name()` makes "a"."""
+    return gin.current_scope_str()
 
 
 def gin_folder():

@@ -127,6 +127,7 @@ def _check_names_of(binding):
     if binding.arg_name:
         part = parts.find(binding.selector, place)
         _check_parameter(part, binding.arg_name, place)
+        _check_lists(part, binding.arg_name, place)
 
 
 def check_values(configuration, complete):
@@ -199,6 +200,15 @@ def _check_parameter(part, parameter, place):
         raise UserError(
             f"{part.name} has no parameter {parameter!r}{place}."
             f"{nearest(parameter, known)} It has: {', '.join(known)}."
+        )
+
+
+def _check_lists(part, parameter, place):
+    """Raises a UserError for a parameter that `gin.register` keeps from gin text."""
+    if not parts.may_be_bound(part, parameter):
+        raise UserError(
+            f"{part.name}.{parameter} cannot be set{place}: the list with which "
+            f"{part.name} was registered (gin.register) leaves it out."
         )
 
 

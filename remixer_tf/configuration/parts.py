@@ -27,7 +27,8 @@ def register_configurables():
             importlib.import_module("remixer_tf.tasks")  # They register, too.
             parts = [*configurables()]
             for module, name, value in parts:
-                gin.external_configurable(value, name, module=module)
+                denied = getattr(value, "not_in_gin", None)
+                gin.external_configurable(value, name, module, denylist=denied)
             _found.update({value: f"{module}.{name}" for module, name, value in parts})
     return _found
 
@@ -68,6 +69,21 @@ def shortest(selector):
     return _registry.minimal_selector(selector)
 
 
+_NAMED = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.KEYWORD_ONLY,
+)
+
+
+def _signature(function):
+    """Returns the parameters of a function, a list; none of most builtins."""
+    try:
+        return [*inspect.signature(function).parameters.values()]
+    except ValueError:
+        return []
+
+
 @functools.cache
 def parameters(function):
     """Returns {name: parameter}, of a class with those of its base classes."""
@@ -77,9 +93,8 @@ def parameters(function):
     return {
         parameter.name: parameter
         for function in functions
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        and parameter.name != "self"
+        for parameter in _signature(function)
+        if parameter.kind in _NAMED and parameter.name != "self"
     }
 
 
@@ -89,26 +104,35 @@ def own_parameters(function):
     called = function
     if inspect.isclass(function) and function.__init__ is not object.__init__:
         called = function.__init__  # Keras' `__new__` takes anything.
-    found = {
-        parameter.name: parameter
-        for parameter in inspect.signature(called).parameters.values()
-        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    }
-    if called is not function:
+    found = {p.name: p for p in _signature(called) if p.kind in _NAMED}
+    if called is not function and found:
         del found[next(iter(found))]  # self
     return found
+
+
+@functools.cache
+def places(function):
+    """Returns the names that a call may give by place, a list."""
+    known = own_parameters(function).items()
+    return [name for name, p in known if p.kind != p.KEYWORD_ONLY]
+
+
+def may_be_bound(entry, parameter):
+    """Whether the lists of `gin.register` let gin text set a parameter of a part."""
+    allowed, denied = entry.allowlist, entry.denylist
+    return parameter in allowed if allowed else parameter not in (denied or ())
 
 
 def takes_any(function):
     """Whether a call of a function or class takes arguments of any name."""
     function = inspect.unwrap(function)
     called = function.__init__ if inspect.isclass(function) else function
-    kinds = [p.kind for p in inspect.signature(called).parameters.values()]
-    return inspect.Parameter.VAR_KEYWORD in kinds
+    return any(p.kind == p.VAR_KEYWORD for p in _signature(called))
 
 
 @functools.cache
 def needed(function):
     """Returns the names of a function's arguments that have no default, a list."""
+    none = inspect.Parameter.empty, gin.REQUIRED
     known = own_parameters(function).items()
-    return [name for name, p in known if p.default is p.empty]
+    return [name for name, p in known if any(p.default is x for x in none)]

@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+import threading
 
 import gin
 from gin.config_parser import BindingStatement, ImportStatement, Location
@@ -23,6 +24,9 @@ from remixer_tf.configuration.old_names import with_new_names
 from remixer_tf.configuration.values import MACRO, Configuration, whole
 from remixer_tf.errors import UserError
 from remixer_tf.startup import load_tensorflow, set_up_keras
+
+# Gin's lock of its configuration, which an import undoes, is of all threads.
+_IMPORTING = threading.RLock()
 
 
 def read(files, bindings, search_paths=(), complete=True, modules=(), run=None):
@@ -119,8 +123,10 @@ def _import(statement):
             f"{statement.module!r}{place_of(statement)} is no name of a module, such "
             "as 'package.module'."
         )
+    before = gin.config_str()
     try:
-        with gin.unlock_config():  # Modules of users' register parts of theirs.
+        # Modules of users' register parts of theirs.
+        with _IMPORTING, gin.unlock_config():
             importlib.import_module(statement.module)
     except ModuleNotFoundError as error:
         raise UserError(
@@ -129,6 +135,11 @@ def _import(statement):
         ) from None
     except ImportError as error:
         raise UserError(f"{error}{place_of(statement)}") from None
+    if gin.config_str() != before:
+        raise UserError(
+            f"the module {statement.module!r}{place_of(statement)} sets values in gin "
+            "when it is imported, which no configuration has. Write them in a gin file."
+        )
 
 
 def macros(files):
@@ -152,6 +163,6 @@ def put_into_gin(configuration):
     """
     gin.clear_config()
     gin.parse_config(configuration.text(defaults=False))
-    for name, folder in configuration.data_folders().items():
-        gin.bind_parameter(name, str(folder))
+    for name, value in configuration.located_bindings():
+        gin.bind_parameter(name, value)
     gin.finalize()

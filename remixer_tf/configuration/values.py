@@ -45,12 +45,18 @@ class Bound:
 
     def __init__(self, configuration, selector, scope=""):
         self.configuration, self.scope = configuration, scope
-        self._key = scope, selector
-        functools.update_wrapper(self, parts.find(selector).wrapped, updated=())
+        self._key, self._entry = (scope, selector), parts.find(selector)
+        functools.update_wrapper(self, self._entry.wrapped, updated=())
+
+    def __getattr__(self, name):  # of the function or class
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.__wrapped__, name)
 
     def __call__(self, *args, **kwargs):
         part = self.__wrapped__
-        names = [*parts.own_parameters(part)][: len(args)]
+        kwargs = {k: x for k, x in kwargs.items() if x is not gin.REQUIRED}
+        names = parts.places(part)[: len(args)]
         values = self.configuration.written(*self._key)
         left = {k: x for k, x in values.items() if k not in kwargs and k not in names}
         given = {*names, *kwargs}
@@ -59,8 +65,13 @@ class Bound:
                 f"{self.__name__} needs a value for {_listed(missing)}. Set it in a "
                 f"gin file, or with --gin.{self.__name__}.PARAMETER=VALUE. {TWO_FILES}"
             )
-        self.configuration.note_defaults(self._key, part, {*given, *left})
-        return part(*args, **self._resolved(left), **kwargs)
+        self.configuration.note_defaults(self._key, self._entry, {*given, *left})
+        left = self._resolved(left)
+        if not self.scope:
+            return part(*args, **left, **kwargs)
+        # A user's @gin.configurable that the part calls finds the scope's values.
+        with gin.config_scope(self.scope.split("/")):
+            return part(*args, **left, **kwargs)
 
     def arguments(self):
         """Returns what the configuration binds to the part's arguments."""
@@ -71,8 +82,7 @@ class Bound:
         for name, value in values.items():
             found[name] = self.configuration.resolve(value, self.scope)
             if name in known and known[name].annotation is Located:
-                places = self.configuration.starts, self.configuration.run
-                found[name] = located(found[name], *places)
+                found[name] = self.configuration.located(found[name])
         return found
 
     def __eq__(self, other):
@@ -202,8 +212,6 @@ class Configuration:
         inner, _, selector = name.removesuffix("()")[1:].rpartition("/")
         if not name.endswith("()"):
             return Bound(self, selector, inner or scope)
-        if selector.endswith("configuration.bindings.scope"):
-            return scope
         return Bound(self, selector, inner or called)()
 
     def keys_of(self, value, scope=""):
@@ -238,14 +246,36 @@ class Configuration:
             return self.without_macros(self.bindings[value[1:], MACRO]["value"])
         return value
 
-    def note_defaults(self, key, part, given):
+    def note_defaults(self, key, entry, given):
         """Notes that a part was called with its defaults but for `given`."""
         taken = {
             name: parameter.default
-            for name, parameter in parts.own_parameters(part).items()
+            for name, parameter in parts.own_parameters(entry.wrapped).items()
             if parameter.default is not parameter.empty and name not in given
+            if parts.may_be_bound(entry, name)
         }
         self._defaults.setdefault(key, {}).update(taken)
+
+    def apart(self):
+        """Returns the same; what is called by it is not in the text of this one."""
+        other = copy.copy(self)
+        other._defaults = {key: {**taken} for key, taken in self._defaults.items()}
+        return other
+
+    def located(self, value):
+        """Returns the paths in a value, found from where relative ones start."""
+        return located(value, self.starts, self.run)
+
+    def located_bindings(self):
+        """Yields (name as gin has it, value) of the parameters that are `Located`."""
+        for (scope, selector), values in self.bindings.items():
+            if selector == MACRO:
+                continue
+            known = parts.parameters(parts.find(selector).wrapped)
+            for name, value in values.items():
+                if name in known and known[name].annotation is Located:
+                    found = self.located(self.resolve(value, scope))
+                    yield name_of((scope, selector, name)), found
 
     def seen_from(self, model_dir):
         """Returns the same, whose text says where its relative paths start.

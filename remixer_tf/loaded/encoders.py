@@ -144,7 +144,7 @@ class EncoderMethods:
                 "answer() needs an EncoderOnly with a SpanHead, as "
                 f"runs/finetune_squad.gin trains it. Received: {kind}"
             )
-        search = self.configuration.bound(best_span)
+        search = self.configuration.apart().bound(best_span)
         return span_answerer(self.run, self.model_dir, decode_fn=search)[0]
 
     @kept
@@ -152,7 +152,7 @@ class EncoderMethods:
         """A signature of an encoder's export, traced with gin's values."""
         check_backend(f"{name}()")
         kind = text_encoder if self.run.task is not None else image_to_class
-        model, _ = self.configuration.call(kind, self.run, self.model_dir)
+        model, _ = self.configuration.apart().call(kind, self.run, self.model_dir)
         found = model.signatures()
         if name not in found.functions:
             raise UserError(f"{name}(): {found.missing[name]}.")

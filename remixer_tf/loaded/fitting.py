@@ -134,7 +134,7 @@ class TableMethods:
             >>> sorted(found)
             ['table/validation/accuracy']
         """
-        configuration = self.configuration
+        configuration = self.configuration.apart()
         if data is None and table is not None:
             raise UserError("table describes the table of data, which is missing.")
         if data is not None:

@@ -189,7 +189,7 @@ class LoadedRun(TextMethods, EncoderMethods, TableMethods):
         folder = os.path.expanduser(os.fspath(folder))
         run = self.run if format == "adapters" else self.run.without_adapters()
         export_run(
-            self.configuration,
+            self.configuration.apart(),  # with the defaults of the model, `run`'s
             run,
             self.model_dir,
             folder,
@@ -217,8 +217,9 @@ class LoadedRun(TextMethods, EncoderMethods, TableMethods):
         """
         kind = ImagePictures if self.task is None else Pictures
         engine, step = self._restored()
-        with data_folders(self.configuration.data_folders()):
-            return self.configuration.call(kind, period=1).draw(engine.model, step)
+        configuration = self.configuration.apart()
+        with data_folders(configuration.data_folders()):
+            return configuration.call(kind, period=1).draw(engine.model, step)
 
     def mixing(self) -> dict[str, np.ndarray]:
         """The mixing matrices that do not depend on the input.

@@ -271,7 +271,7 @@ class TextMethods:
     @kept
     def _text_to_text(self, given, search):
         """A `TextToText`, the run's arguments of its search, and if it lacks a seed."""
-        given, configuration = dict(given), self.configuration
+        given, configuration = dict(given), self.configuration.apart()
         own = searches.own_arguments(configuration)
         found = searches.configured_search(configuration, search)
         wants_seed = searches.draws(search, found) and not (
@@ -309,4 +309,4 @@ class TextMethods:
             >>> total < 0 and tokens
             6
         """
-        return self.configuration.call(text_scorer, self.run, self.model_dir)[0]
+        return self.configuration.apart().call(text_scorer, self.run, self.model_dir)[0]

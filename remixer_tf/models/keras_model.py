@@ -9,7 +9,11 @@ from keras import ops
 from remixer_tf.errors import UserError
 from remixer_tf.layers.saving import SavesParts
 from remixer_tf.models.adapters import Lora, adapt
-from remixer_tf.objectives.batches import first_scorable, targets_and_weights
+from remixer_tf.objectives.batches import (
+    first_scorable,
+    targets_and_weights,
+    weights_of_targets,
+)
 from remixer_tf.objectives.losses import CrossEntropy
 
 
@@ -20,9 +24,13 @@ def _with_rows(method):
     is an error before Keras on JAX takes the weights out of the model.
     """
 
+    step = "train_step" if method is keras.Model.fit else "test_step"
+
     @functools.wraps(method)
     def call(self, x=None, y=None, *args, **kwargs):
-        self._check_loss()
+        ours = {"compute_loss": KerasModel, step: keras.Model}
+        if all(getattr(type(self), k) is getattr(v, k) for k, v in ours.items()):
+            self._check_loss()
         rows = kwargs.get("sample_weight")
         if y is None and rows is not None and isinstance(x, dict):
             y, weights = targets_and_weights(x)
@@ -85,7 +93,7 @@ class KerasModel(SavesParts, keras.Model):
             targets, own = targets_and_weights(batch)
             weights = own if weights is None else _weigh_rows(own, weights)
         if weights is not None and len(logits.shape) > 2:
-            weights = _of_targets(weights, ops.shape(logits)[:2])
+            weights = weights_of_targets(weights, ops.shape(logits)[:2])
         if not getattr(self, "first_scorable", 0):
             return targets, logits, weights
         first = first_scorable(self, logits.shape[1])
@@ -152,19 +160,7 @@ class KerasModel(SavesParts, keras.Model):
 
 
 def _weigh_rows(weights, rows):
-    return ops.multiply(weights, _of_targets(rows, ops.shape(weights)))
-
-
-def _of_targets(weights, shape):
-    """Weights in the shape of targets: these, or a number for each row, repeated.
-
-    Keras would take `[batch]` for the weights of positions, where there are as many.
-    """
-    weights = ops.convert_to_tensor(weights)
-    if tuple(weights.shape[1:]) in ((), (1,)):
-        weights = ops.reshape(weights, (-1, *[1] * (len(shape) - 1)))
-        weights = ops.broadcast_to(weights, shape)
-    return weights
+    return ops.multiply(weights, weights_of_targets(rows, ops.shape(weights)))
 
 
 def html_table(rows):

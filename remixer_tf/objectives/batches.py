@@ -49,6 +49,21 @@ def targets_and_weights(batch):
     raise UserError(f"A batch holds {pairs}. Received: {', '.join(sorted(batch))}")
 
 
+def weights_of_targets(weights, shape):
+    """Weights in the shape of targets: these, or a number for each row, repeated.
+
+    Keras would take `[batch]` for the weights of positions, where there are as many.
+    Weights that do not fit are returned as they are.
+    """
+    weights = ops.convert_to_tensor(weights)
+    rows = weights.shape[0] if len(weights.shape) else 1
+    fits = rows in (1, None, shape[0]) if isinstance(shape[0], int) else True
+    if fits and tuple(weights.shape[1:]) in ((), (1,)):
+        weights = ops.reshape(weights, (-1, *[1] * (len(shape) - 1)))
+        weights = ops.broadcast_to(weights, shape)
+    return weights
+
+
 def scorable(batch, model):
     """Returns a batch without loss on positions that the model may not score.
 

@@ -7,7 +7,7 @@ from keras import ops
 
 from remixer_tf.errors import UserError, check_integers, check_numbers, check_range
 from remixer_tf.layers.base import MASKED
-from remixer_tf.objectives.batches import targets_and_weights
+from remixer_tf.objectives.batches import targets_and_weights, weights_of_targets
 from remixer_tf.objectives.hidden import Hidden
 
 
@@ -70,6 +70,43 @@ class CrossEntropy(keras.losses.Loss):
         sums = cross_entropy(outputs, targets, weights, **self._options)
         return {**sums, "objective": sums["loss"] + sums["z_loss"]}
 
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        """Keras' call: the mean of `call`, weighted.
+
+        Args:
+            y_true: int `[batch, targets]` or `[batch, targets, 1]`; or each class'
+                share, float `[batch, targets, classes]`. An id of no class makes the
+                loss NaN, unless its weight is 0.
+            y_pred: float `[batch, targets, classes]`, logits.
+            sample_weight: `[batch, targets]`, None for ones. One for each row,
+                `[batch]` or `[batch, 1]`, or for all, a scalar, counts for all targets
+                in it.
+
+        Returns:
+            float32 scalar.
+
+        Raises:
+            ValueError: shapes do not fit, or the targets' dtype.
+        """
+        if isinstance(y_pred, dict):
+            raise UserError(
+                "CrossEntropy() reads targets and logits, as Keras gives them. With "
+                "outputs and a batch call CrossEntropy().sums(outputs, batch)."
+            )
+        y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
+        if y_true.shape[-1:] == (1,) and _fit(y_true.shape[:-1], y_pred.shape[:-1]):
+            y_true = ops.squeeze(y_true, axis=-1)
+        weights = []
+        if sample_weight is not None:
+            sample_weight = weights_of_targets(sample_weight, ops.shape(y_pred)[:-1])
+            weights = [sample_weight]
+        _check_shapes(y_pred, y_true, *weights)
+        _check_dtype(y_pred, y_true)
+        if weights and len(y_true.shape) < len(y_pred.shape):
+            ignored = ops.equal(sample_weight, 0)
+            y_true = ops.where(ignored, ops.zeros_like(y_true), y_true)
+        return super().__call__(y_true, y_pred, sample_weight)
+
     def call(self, y_true, y_pred):
         """The loss of each position, for Keras.
 
@@ -86,19 +123,22 @@ class CrossEntropy(keras.losses.Loss):
                 "Keras' fit computes all logits at once. Set "
                 "CrossEntropy.tokens_at_once = None, or train with remixer_tf train."
             )
-        if isinstance(y_pred, dict):
-            raise UserError(
-                "CrossEntropy() reads targets and logits, as Keras gives them. With "
-                "outputs and a batch call CrossEntropy().sums(outputs, batch)."
+        soft = len(y_true.shape) == len(y_pred.shape)
+        if not soft:
+            classes = y_pred.shape[-1]
+            known = ops.logical_and(y_true >= 0, y_true < classes)
+            y_true = ops.where(known, y_true, ops.zeros_like(y_true))
+        if soft or any(self._options.values()):
+            losses, log_z, _ = _each_position(
+                y_pred, y_true, self._options["label_smoothing"]
             )
-        _check_shapes(y_pred, y_true)
-        if not any(self._options.values()) and len(y_true.shape) < len(y_pred.shape):
-            # Without XLA, TensorFlow's own takes half the time.
-            return ops.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
-        losses, log_z, _ = _each_position(
-            y_pred, y_true, self._options["label_smoothing"]
-        )
-        return losses + self._options["z_loss"] * ops.square(log_z)
+            losses = losses + self._options["z_loss"] * ops.square(log_z)
+        else:  # Without XLA, TensorFlow's own takes half the time.
+            losses = ops.sparse_categorical_crossentropy(
+                y_true, y_pred, from_logits=True
+            )
+        # No engine can raise an error on each device.
+        return losses if soft else ops.where(known, losses, float("nan"))
 
     def get_config(self):
         return {**self._options, "tokens_at_once": self.tokens_at_once}
@@ -306,13 +346,17 @@ def is_argmax(logits, targets):
 
 def _check(logits, targets, weights, z_loss, label_smoothing):
     _check_shapes(logits, targets, weights)
+    _check_dtype(logits, targets)
+    _check_coefficients(z_loss, label_smoothing)
+
+
+def _check_dtype(logits, targets):
     soft = len(targets.shape) == len(logits.shape)
     if ("float" if soft else "int") not in str(targets.dtype):
         raise UserError(
             "targets must be integers, or floats for each class. Received: "
             f"{targets.dtype} of shape {tuple(targets.shape)}"
         )
-    _check_coefficients(z_loss, label_smoothing)
 
 
 def _check_shapes(logits, targets, *weights):

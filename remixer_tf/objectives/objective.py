@@ -56,6 +56,17 @@ class Objective:
                 "such a method `sums`: CrossEntropy() (in gin: @CrossEntropy()). "
                 f"Received: {self.loss_fn!r}"
             )
+        own = type(self.loss_fn)
+        if (
+            isinstance(self.loss_fn, CrossEntropy)
+            and own.__call__ is not CrossEntropy.__call__
+            and own.sums is CrossEntropy.sums
+        ):
+            raise UserError(
+                f"The trainer calls {own.__name__}.sums(outputs, batch), and not "
+                "__call__, which is Keras'. Override sums, which returns what "
+                "__call__(outputs, batch) returned."
+            )
         _check_weights(self.auxiliary_loss_weights)
 
     def _has_sums(self):

@@ -162,6 +162,31 @@ def test_vectors_have_no_loss_of_their_own():
     assert -1 <= model.evaluate(batch, vectors, verbose=0) <= 1
 
 
+@pytest.mark.parametrize("method", ["train_step", "compute_loss"])
+def test_vectors_train_by_a_loss_that_a_model_computes(method):
+    bert = type(tiny_encoder("bert", EmbeddingHead))
+
+    class Own(bert):
+        pass
+
+    def train_step(self, *args):
+        return ({"loss": ops.zeros(())}, args[0]) if len(args) > 1 else {"loss": 0.0}
+
+    def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
+        return ops.mean(ops.square(y_pred - y))
+
+    own = {"train_step": train_step, "compute_loss": compute_loss}[method]
+    setattr(Own, method, own)
+    model = tiny_encoder("bert", EmbeddingHead)
+    model.__class__ = Own
+    batch = {"encoder_input_tokens": np.ones([4, 8], "int32")}
+    vectors = np.ones([4, 1, 8], "float32")
+    model.compile("sgd", run_eagerly=keras.backend.backend() == "tensorflow")
+    if method == "compute_loss":
+        assert model.evaluate(batch, vectors, verbose=0) > 0
+    assert model.fit(batch, vectors, verbose=0).history["loss"]
+
+
 def test_wrong_batches_are_one_sentence(trained):
     model, _ = trained
     tokens, row = np.ones((2, 4), "int32"), np.ones(4, "int32")

@@ -278,6 +278,56 @@ def test_keras_and_the_trainer_see_one_loss():
         loss(targets[:, 1:], logits)
 
 
+@pytest.mark.parametrize("options", [{}, {"z_loss": 0.3}])
+def test_a_weight_of_a_row_counts_for_all_its_targets(options):
+    logits, targets, _ = make_batch()
+    loss = losses.CrossEntropy(**options)
+    flat = losses.CrossEntropy()(np.zeros((2, 3), int), np.zeros((2, 3, 4)), [[1], [1]])
+    np.testing.assert_allclose(flat, np.log(4), rtol=1e-6)
+    rows = np.array([2.0, 0.5])
+    sums, _ = reference(logits, targets, rows[:, None] * np.ones((B, L)), **options)
+    expected = (sums["loss"] + sums["z_loss"]) / sums["weight"]
+    for weights in (rows, rows[:, None]):
+        np.testing.assert_allclose(loss(targets, logits, weights), expected, rtol=1e-5)
+    whole = loss(targets, logits)
+    for weights in (3.0, np.full((1,), 3.0), np.full((B, 1), 3)):
+        np.testing.assert_allclose(loss(targets, logits, weights), whole, rtol=1e-5)
+    np.testing.assert_allclose(loss(targets[..., None], logits), whole, rtol=1e-6)
+    for wrong in (np.ones(3), np.ones((3, 1)), np.ones((B, L, 1))):
+        with pytest.raises(ValueError, match=r"^Expected logits .* weights \(\d"):
+            loss(targets, logits, wrong)
+
+
+@pytest.mark.parametrize("options", [{}, {"z_loss": 0.3}, {"label_smoothing": 0.1}])
+def test_targets_that_are_no_class(options):
+    logits, targets, _ = make_batch()
+    loss = losses.CrossEntropy(**options)
+    weights = np.ones((B, L))
+    weights[0, 0] = 0
+    expected = float(loss(targets, logits, weights))
+    for wrong in (-1, V, -100):
+        targets[0, 0] = wrong
+        assert float(loss(targets, logits, weights)) == expected
+        assert np.isnan(loss(targets, logits))
+    targets[0, 0] = 0
+    for other in (targets + 0.5, targets > 0, np.eye(V, dtype="int8")[targets]):
+        with pytest.raises(ValueError, match="^targets must be integers, or floats"):
+            loss(other, logits)
+
+
+def test_plain_keras_weighs_rows():
+    keras.utils.set_random_seed(0)
+    embedding = keras.layers.Embedding(V, V)
+    model = keras.Sequential([keras.Input((3,)), embedding])
+    model.compile("sgd", losses.CrossEntropy())
+    tokens, rows = np.array([[0, 1, 2], [3, 4, 0]]), np.array([3.0, 1.0])
+    logits, each = model.predict(tokens, verbose=0), np.outer(rows, np.ones(3))
+    sums, _ = reference(logits, tokens, each)
+    for weights in (rows, rows[:, None]):
+        found = model.evaluate(tokens, tokens, sample_weight=weights, verbose=0)
+        np.testing.assert_allclose(found, sums["loss"] / sums["weight"], rtol=1e-5)
+
+
 def test_tokens_at_once_is_for_the_trainer():
     with pytest.raises(ValueError, match="at least 1. Received: tokens_at_once=0"):
         losses.CrossEntropy(tokens_at_once=0)

@@ -118,6 +118,21 @@ def test_a_loss_that_is_no_function(loss):
         Objective(loss)
 
 
+def test_a_loss_that_overrides_what_the_trainer_does_not_call():
+    class Own(CrossEntropy):
+        def __call__(self, logits, batch):
+            return super().__call__(logits, batch)
+
+    with pytest.raises(UserError, match=r"^The trainer calls Own.sums.*Override sums"):
+        Objective(Own())
+
+    class Both(Own):
+        def sums(self, outputs, batch):
+            return super().sums(outputs, batch)
+
+    assert Objective(Both()).loss_fn.tokens_at_once is None
+
+
 def test_an_expression_without_a_loss_names_those_that_are_there(model):
     _, losses, _ = call_with_reports(model, X)
     with pytest.raises(ValueError, match="'balnce'.*model/router_1/balance"):

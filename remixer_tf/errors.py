@@ -125,7 +125,8 @@ def check_choices(choices, /, **arguments):
     """Raises a ValueError unless each argument is one of the choices."""
     for name, value in arguments.items():
         # 1 is not True.
-        if not any(isinstance(value, type(c)) and value == c for c in choices):
+        kind = bool if _is_numpy_bool(value) else type(value)
+        if not any(issubclass(kind, type(c)) and value == c for c in choices):
             words = [c for c in choices if isinstance(c, str)]
             near = nearest(value, words) if isinstance(value, str) else ""
             raise UserError(
@@ -137,7 +138,7 @@ def check_choices(choices, /, **arguments):
 def check_flags(**arguments):
     """Raises a UserError unless each argument is True or False."""
     for name, value in arguments.items():
-        if not isinstance(value, bool):
+        if not isinstance(value, bool) and not _is_numpy_bool(value):
             raise UserError(
                 f"{name} must be True or False. Received: {name}={value!r:.200}"
             )
@@ -187,6 +188,11 @@ def check_unicode(text):
             f"a text has an unpaired surrogate, {text[error.start]!r}, which is no "
             f"character. Read files with encoding='utf-8'. Received: {text!r:.200}"
         ) from None
+
+
+def _is_numpy_bool(value):
+    kind = type(value)
+    return kind.__module__ == "numpy" and kind.__name__.startswith("bool")
 
 
 def _is(kind, value):

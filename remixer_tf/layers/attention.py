@@ -206,6 +206,7 @@ class SelfAttention(_Attention):
 
     def _build_position_bias(self):
         if self.relative_bias:
+            self.stack_facts.tell(self.position_bias)
             self.position_bias.build()
 
     def call(self, x, context, training=False):

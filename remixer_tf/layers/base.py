@@ -12,7 +12,7 @@ from remixer_tf.errors import UserError
 from remixer_tf.kernels.project import project
 from remixer_tf.layers.axes import NamedAxes, axes_of, build_named, naming
 from remixer_tf.layers.dropout import Dropout
-from remixer_tf.layers.facts import StackFacts
+from remixer_tf.layers.facts import StackFacts, join_stack
 from remixer_tf.layers.keywords import LayerKeywords
 from remixer_tf.layers.saving import SavesParts
 from remixer_tf.layers.sowing import MixingFacts
@@ -150,9 +150,11 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
         super().__init__(**kwargs)
         self.max_length = max_length
         if type(self).causal is None:
-            self.causal = causal
+            self.causal = causal if causal is None else bool(causal)
         elif causal and not self.causal:
             raise UserError(self.not_causal())
+
+    join_stack = join_stack
 
     @property
     def told_by_stack(self):

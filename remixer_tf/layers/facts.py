@@ -2,9 +2,21 @@
 
 import dataclasses
 
+from remixer_tf.arguments import PositiveInt, checked
 from remixer_tf.errors import UserError
 
 
+def join_stack(layer, *args, **kwargs):
+    """Refuses a way that no stack goes any more: a UserError that names the new."""
+    raise UserError(
+        f"{type(layer).__name__}.join_stack: a stack calls no join_stack. It sets the "
+        "attributes that told_by_stack names, such as causal and max_length; read them "
+        "in build. A layer that you build in build gets them by "
+        "self.stack_facts.tell(layer)."
+    )
+
+
+@checked
 @dataclasses.dataclass(frozen=True)
 class StackFacts:
     """What a stack tells its layers, and all layers in these. None: it does not say.
@@ -18,7 +30,7 @@ class StackFacts:
     """
 
     causal: bool | None = None
-    max_length: int | None = None
+    max_length: PositiveInt | None = None
 
     @property
     def bidirectional(self):
@@ -36,11 +48,15 @@ class StackFacts:
             path: str, the layer's name in an error; its own if None.
 
         Raises:
-            ValueError: a constructor said something else, or the facts are causal and a
-                layer is not.
+            ValueError: a constructor said something else, the facts are causal and a
+                layer is not, or a layer has a `join_stack` of its own.
         """
-        told = [x for x in layer._flatten_layers() if hasattr(x, "told_by_stack")]
+        parts = list(layer._flatten_layers())
+        told = [part for part in parts if hasattr(part, "told_by_stack")]
         try:
+            for part in parts:
+                if getattr(type(part), "join_stack", join_stack) is not join_stack:
+                    join_stack(part)
             for part in told:
                 for name in part.told_by_stack:
                     self._settle(part, name)
@@ -60,4 +76,5 @@ class StackFacts:
                 f"{fact}. Leave {name} unset."
             )
         setattr(layer, name, fact)
-        layer.remember(**{name: fact})
+        if hasattr(layer, "remember"):  # Ours; another has a get_config of its own.
+            layer.remember(**{name: fact})

@@ -255,8 +255,10 @@ class GatedMLP(Sublayer):
         self.wi = bert_dense("wi", d_model, self.d_ff, dtype, axes=axes)  # U
         out = wide(dtype)
         self.wo = bert_dense("wo", self.d_gate, d_model, out, axes=axes[::-1])  # V
+        self.stack_facts.tell(self.gating)
         self.gating.build((None, None, self.d_ff))
         if self.attention is not None:
+            self.stack_facts.tell(self.attention)
             self.attention.build(input_shape)
 
     def call(self, x, context, training=False):

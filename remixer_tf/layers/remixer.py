@@ -139,6 +139,7 @@ class RemixerBlock(Sublayer):
         self.wi_1 = dense("wi_1", input_shape, d_ff, dtype, axes=axes)  # W_2
         into = hidden_shape, d_model, wide(dtype)
         self.wo = dense("wo", *into, axes=axes[::-1])  # W_3
+        self.stack_facts.tell(self.mixing)
         self.mixing.build(hidden_shape)
         self.dropout.build()
         if self.alpha in ("learned_scalar", "learned_vector"):

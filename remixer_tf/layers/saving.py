@@ -4,6 +4,7 @@ import copy
 import inspect
 
 import keras
+import numpy as np
 
 from remixer_tf.errors import UserError
 
@@ -76,6 +77,8 @@ class SavesParts:
         config["dtype"] = keras.saving.serialize_keras_object(self.dtype_policy)
         parts = self.made_parts()
         for name, value in self._given.items():
+            if isinstance(value, np.bool_):
+                value = bool(value)
             if name in parts:
                 config[name] = parts[name]
             elif isinstance(value, _PLAIN):

@@ -280,9 +280,8 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         check_remat(remat)
         dtype = self.dtype_policy
         stream = wide(dtype)  # of the residual stream
-        self.causal = causal
+        self.causal = bool(causal)
         self.max_length = max_length
-        self.stack_facts = StackFacts(causal, max_length)
         self.remat = remat
         self.scan = scan
         self.num_layers = num_layers
@@ -354,8 +353,16 @@ class TransformerStack(SavesParts, keras.layers.Layer):
             raise UserError(f"Layer '{path}': {not_causal(sublayer)}")
         return sublayer
 
+    @property
+    def stack_facts(self):
+        """What it tells its layers."""
+        return StackFacts(self.causal, self.max_length)
+
     def build(self, input_shape):
         self.d_model = input_shape[-1]
+        for layer in (self.positions, self.position_bias, *self.blocks):
+            if layer is not None:  # Also one that took another's place.
+                self.stack_facts.tell(layer, f"{self.name}/{layer.name}")
         for layer in (self.positions, self.input_norm, self.final_norm):
             if layer is not None:
                 layer.build(input_shape)

@@ -94,8 +94,13 @@ def in_folder(tmp_path, monkeypatch, clear_gin):
     """An empty current folder, whose modules can be imported and are then forgotten."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    _forget_own_modules()  # Tests of other files have modules of these names.
     yield tmp_path
     gin.clear_config()
+    _forget_own_modules()
+
+
+def _forget_own_modules():
     for module in OWN_MODULES:
         sys.modules.pop(module, None)
         for name in list(gin.config._REGISTRY._selector_map):

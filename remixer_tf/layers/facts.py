@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from remixer_tf.arguments import PositiveInt, checked
+from remixer_tf.arguments import PositiveInt, check_fields
 from remixer_tf.errors import UserError
 
 
@@ -16,7 +16,6 @@ def join_stack(layer, *args, **kwargs):
     )
 
 
-@checked
 @dataclasses.dataclass(frozen=True)
 class StackFacts:
     """What a stack tells its layers, and all layers in these. None: it does not say.
@@ -31,6 +30,9 @@ class StackFacts:
 
     causal: bool | None = None
     max_length: PositiveInt | None = None
+
+    def __post_init__(self):
+        check_fields(self)
 
     @property
     def bidirectional(self):

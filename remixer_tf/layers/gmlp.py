@@ -130,6 +130,7 @@ class SpatialGatingUnit(Sublayer):
                     f"Received: {channels} channels in layer '{self.path}'"
                 )
             channels //= 2
+        self.stack_facts.tell(self.mixing)
         if self.mixing.kernel_initializer.stddev is None:
             require_max_length(self)
             self.mixing.kernel_initializer.stddev = self.max_length**-0.5

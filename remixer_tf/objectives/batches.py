@@ -56,11 +56,13 @@ def weights_of_targets(weights, shape):
     Weights that do not fit are returned as they are.
     """
     weights = ops.convert_to_tensor(weights)
+    if getattr(weights.shape, "rank", 0) is None:  # Keras chose its rank in a graph.
+        return ops.reshape(weights, (shape[0], -1)) * ops.ones(shape, weights.dtype)
     rows = weights.shape[0] if len(weights.shape) else 1
     fits = rows in (1, None, shape[0]) if isinstance(shape[0], int) else True
     if fits and tuple(weights.shape[1:]) in ((), (1,)):
         weights = ops.reshape(weights, (-1, *[1] * (len(shape) - 1)))
-        weights = ops.broadcast_to(weights, shape)
+        weights = weights * ops.ones(shape, weights.dtype)  # Its rank is known.
     return weights
 
 

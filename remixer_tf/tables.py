@@ -6,15 +6,15 @@ FORMATS = ("text", "markdown", "csv")
 _WIDEST = 60  # letters of a cell in a line; longer text has several lines
 
 
-def write_table(file, format, title, header, rows, labels=1):
+def write_table(file, format, title, header, rows, labels=1, fold=False):
     """Writes a table of str in a format of `FORMATS` to a text file; CSV has no title.
 
-    Nothing is cut: a table of text is as wide as it has to be. The first `labels`
-    columns are aligned to the left. The others are numbers. A row that is None draws a
-    line in a table of text.
+    Nothing is cut: a table of text is as wide as it has to be, or with `fold` as the
+    terminal, with cells of several lines. The first `labels` columns are aligned to the
+    left. The others are numbers. A row that is None draws a line in a table of text.
     """
     if format == "text":
-        _write_text(file, title, header, rows, labels)
+        _write_text(file, title, header, rows, labels, fold)
         return
     rows = [row for row in rows if row is not None]
     if format == "csv":
@@ -60,7 +60,7 @@ def aligned(rows, justify=str.ljust):
     return ["  ".join(map(justify, row, widths)).rstrip() for row in rows]
 
 
-def _write_text(file, title, header, rows, labels):
+def _write_text(file, title, header, rows, labels, fold):
     import rich.console  # late, as all that is slow to import
     import rich.table
 
@@ -76,6 +76,6 @@ def _write_text(file, title, header, rows, labels):
         else:
             table.add_row(*row)
     # Without markup, since gin's lists look like rich's.
-    width = (_WIDEST + 3) * len(header) + 1
+    width = None if fold else (_WIDEST + 3) * len(header) + 1
     console = rich.console.Console(file=file, width=width, markup=False, emoji=False)
     console.print(table)

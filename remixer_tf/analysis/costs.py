@@ -184,7 +184,7 @@ def _parts(model, operations):
     """Returns {(part, kind): `Part`}, in the order of the model's variables."""
     layers = list(model._flatten_layers(include_self=False))
     known = {layer.name for layer in layers}
-    kinds = {x.name: x.counted_as for x in layers if getattr(x, "counted_as", None)}
+    kinds = _kinds(layers)
     parts = {}
     for variable in model.variables:
         if not (variable.trainable or is_frozen(variable)):
@@ -203,15 +203,34 @@ def _parts(model, operations):
     return parts
 
 
+def _kinds(layers):
+    """Returns {path: `counted_as`}, a path being a tuple of names without the model's.
+
+    A name that means the same in all layers is there too: an operation of a layer that
+    others than its owner call has another path.
+    """
+    said = [(layer, getattr(layer, "counted_as", None)) for layer in layers]
+    by_name = {}
+    for layer, kind in said:
+        by_name.setdefault(layer.name, set()).add(kind)
+    kinds = {name: kind for name, (kind, *others) in by_name.items() if not others}
+    paths = {tuple((x.path or x.name).split("/")[1:]): kind for x, kind in said}
+    return kinds | paths
+
+
 def _place(layers, kinds):
     """Returns the (part, kind) of names of nested layers, outermost first.
 
-    `kinds` has the names of layers that are `counted_as` a kind of their own.
+    `kinds` comes from `_kinds`.
     """
     part = layers[0] if layers else "model"
     blocks = [re.fullmatch(r"layer_\d+_(.*)", layer) for layer in layers]
     kind = next((match[1] for match in blocks if match), "")
-    own = next((kinds[layer] for layer in layers if layer in kinds), None)
+    found = (
+        kinds.get(tuple(layers[: i + 1]), kinds.get(layer))
+        for i, layer in enumerate(layers)
+    )
+    own = next(filter(None, found), None)
     return part, f"{kind}: {own}" if own else kind
 
 

@@ -1,5 +1,6 @@
 """Figures of the values that layers sow, with matplotlib."""
 
+import itertools
 import re
 from typing import NamedTuple
 
@@ -83,8 +84,12 @@ def draw_observations(observations, where, image_side=None):
     observations, empty if there is nothing to show.
     """
     panels, alphas = [], {}
+    paths = {layer.path for layer, _, _ in observations}
     for layer, name, value in observations:
         stack, index, place = _locate(layer)
+        # A part that mixes for its block has the block's name, unless both do.
+        if layer.path.removesuffix("/mixing") not in paths:
+            place = place.removesuffix("/mixing")
         if name == "alpha":
             alphas.setdefault(stack, []).append((index, value))
             continue
@@ -122,11 +127,19 @@ def _draw_stacks(panels, name, where):
     """Draws a figure for each stack of (stack, number of a layer, {title: panel})."""
     stacks = {}
     for stack, index, found in panels:
-        stacks.setdefault(stack, {}).setdefault(index, {}).update(found)
+        row = stacks.setdefault(stack, {}).setdefault(index, {})
+        for title, panel in found.items():
+            row[_unused(title, row)] = panel
     return {
         f"{stack}_{name}": _draw_grid(f"{stack}: {where}", rows)
         for stack, rows in stacks.items()
     }
+
+
+def _unused(title, row):
+    """Returns a title that a row lacks: a layer that is called again sows again."""
+    numbered = (f"{title} ({i})" for i in itertools.count(2))
+    return next(x for x in itertools.chain([title], numbered) if x not in row)
 
 
 def _mixing_panels(layer, place, matrices, image_side):
@@ -185,7 +198,7 @@ def _locate(layer):
     match = re.search(r"([^/]+)/layer_(\d+)_[^/]+/(.+)", layer.path)
     if not match:
         return "model", 0, layer.path
-    return match[1], int(match[2]), match[3].removesuffix("/mixing")
+    return match[1], int(match[2]), match[3]
 
 
 def _draw_grid(title, rows):

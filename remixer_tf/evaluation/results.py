@@ -224,7 +224,8 @@ def print_table(name, step, results):
     if all("decoding_seconds" in result for result in results):
         speeds = (r["decoded_tokens"] / r["decoding_seconds"] for r in results)
         rows.append(["decoded tokens/s", *(f"{speed:,.0f}" for speed in speeds)])
-    tables.write_table(console.Lasting(sys.stdout), "text", title, header, rows)
+    file = console.Lasting(sys.stdout)
+    tables.write_table(file, "text", title, header, rows, fold=True)
 
 
 def _cell(value):

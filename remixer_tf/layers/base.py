@@ -121,7 +121,8 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
             training depend on later tokens by design, as BASE's do. Tests for leaks
             then call it as in evaluation.
         lora_projections: tuple of str, the projections (made by `base.dense`) that get
-            adapters if `Lora.layers` names none.
+            adapters if `Lora.layers` names none. A subclass may lack those that it
+            inherits.
         reads_encoder: bool, whether the sources of the "attention" that it sows are the
             encoder's tokens.
         counted_as: str, a kind of its own in a table of costs, as "mixing" in
@@ -261,6 +262,15 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
         bits, or None: there is no such constant, or none of this size.
         """
         return None
+
+    def int8_axes(self) -> dict[str, int]:
+        """Attributes with weights that 8 bits hold, and the axis that shares a scale.
+
+        They hold those made with an `int8_axis` too, see `NamedAxes.add_weight`. A
+        class names attributes here so that a subclass may make their weights itself.
+        An attribute is a weight or a list of weights.
+        """
+        return {}
 
     def mixing_facts(self, length: int) -> MixingFacts:
         """Describes, for pictures, the matrix that the layer sows as "mixing".

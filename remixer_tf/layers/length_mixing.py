@@ -120,7 +120,6 @@ class LengthMixing(Sublayer):
             name="mixing_matrix",
             shape=(heads, *weights),  # [heads, 2n-1] or [heads, n, n]
             axes=("mixing_heads", *(None for _ in weights)),
-            int8_axis=None if self.toeplitz else -1,
             initializer=self.kernel_initializer,
             autocast=False,
         )
@@ -235,6 +234,9 @@ class LengthMixing(Sublayer):
         if allowed is not None:
             weights = weights * ops.cast(allowed, weights.dtype)
         return weights
+
+    def int8_axes(self):
+        return {} if self.toeplitz else {"mixing_matrix": -1}
 
     def folded_constant(self, size):
         """See `Sublayer`: M, of the length that a size makes."""

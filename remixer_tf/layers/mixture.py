@@ -119,10 +119,12 @@ class MoE(PositionWise):
             name=name,
             shape=(self.num_experts, *shape),  # [num_experts, d_in, d_out]
             axes=("experts", *axes),
-            int8_axis=-2,
             initializer=keras.initializers.TruncatedNormal(stddev=stddev),
             autocast=False,  # No copy of all of them.
         )
+
+    def int8_axes(self):
+        return {"wi": -2, "wo": -2}
 
     def call(self, x, context, training=False):
         if self.router.needs_tokens and context.tokens is None:

@@ -144,6 +144,7 @@ def _adapted(model, lora):
             _projection(layer, name)
             for layer in model._flatten_layers()
             for name in getattr(layer, "lora_projections", ())
+            if hasattr(layer, name) or _says_itself(layer)
         ]
         if not layers:
             raise UserError(
@@ -159,6 +160,11 @@ def _adapted(model, lora):
             f"adapter. Received: rank={lora.rank}"
         )
     return layers if lora.rank else []
+
+
+def _says_itself(layer):
+    """Whether `lora_projections` is of a layer's own class, and not inherited."""
+    return "lora_projections" in vars(type(layer)) | vars(layer)
 
 
 def _projection(layer, name):

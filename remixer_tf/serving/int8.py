@@ -62,10 +62,11 @@ def shared_axes(model):
     """Which weights of a built `keras.Model` are stored in 8 bits.
 
     Those are the kernels of Keras' dense layers, with a scale for each output, and
-    embeddings, with a scale for each token. So are weights that a layer makes with an
-    `int8_axis`, such as experts and mixing matrices, see `NamedAxes.add_weight`. Norms,
-    biases and routers stay float32: they are small, or errors in them grow. Returns a
-    dictionary from a weight's path to the axis that shares a scale.
+    embeddings, with a scale for each token. So are weights that a layer names in
+    `int8_axes`, such as experts and mixing matrices, see `Sublayer`, or makes with an
+    `int8_axis`, see `NamedAxes.add_weight`. Norms, biases and routers stay float32:
+    they are small, or errors in them grow. Returns a dictionary from a weight's path to
+    the axis that shares a scale.
     """
     axes = {}
     for layer in model._flatten_layers():
@@ -73,6 +74,10 @@ def shared_axes(model):
             axes[layer._kernel.path] = -2
         elif isinstance(layer, keras.layers.Embedding):
             axes[layer._embeddings.path] = -1
+        elif isinstance(layer, Sublayer):
+            for name, axis in layer.int8_axes().items():
+                weights = keras.tree.flatten(getattr(layer, name, None))
+                axes |= {w.path: axis for w in weights if w is not None}
     own = {weight.path: getattr(weight, "int8_axis", None) for weight in model.weights}
     return axes | {path: axis for path, axis in own.items() if axis is not None}
 

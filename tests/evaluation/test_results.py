@@ -48,7 +48,9 @@ def test_a_table_has_whole_names_and_no_markup(capsys, monkeypatch):
     metrics = dict.fromkeys(names, 0.5)
     splits = {split: {"metrics": metrics} for split in ("dev", "test", "gen")}
     print_table("toy", 3, splits)
-    rows = [line.split("│") for line in capsys.readouterr().out.splitlines()]
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    rows = [line.split("│") for line in lines]
     first = "".join(row[1].strip() for row in rows if len(row) == 6)
     assert first == "".join(names)
 

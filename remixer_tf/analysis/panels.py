@@ -84,11 +84,11 @@ def draw_observations(observations, where, image_side=None):
     observations, empty if there is nothing to show.
     """
     panels, alphas = [], {}
-    paths = {layer.path for layer, _, _ in observations}
+    sown = {(layer.path, name) for layer, name, _ in observations}
     for layer, name, value in observations:
         stack, index, place = _locate(layer)
         # A part that mixes for its block has the block's name, unless both do.
-        if layer.path.removesuffix("/mixing") not in paths:
+        if (layer.path.removesuffix("/mixing"), name) not in sown:
             place = place.removesuffix("/mixing")
         if name == "alpha":
             alphas.setdefault(stack, []).append((index, value))

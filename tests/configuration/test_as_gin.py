@@ -77,7 +77,7 @@ NAMED = [
     [
         ("star", [f"{MODULE}.star.k = 5"], (1, 2)),
         ("star", [f"{MODULE}.star.k = 5", f"{MODULE}.star.a = 4"], ()),
-        ("needs", [f"{MODULE}.needs.x = 3"], (gin.REQUIRED,)),
+        ("needs", [f"{MODULE}.needs.x = 3"], ()),
         ("same", [*NAMED, f"{MODULE}.same.value = @a/calls_helper()"], ()),
         ("same", [*NAMED, f"{MODULE}.same.value = @a/b/calls_helper()"], ()),
         ("same", [*NAMED, f"{MODULE}.same.value = @calls_helper()"], ()),
@@ -88,7 +88,6 @@ NAMED = [
 )
 def test_parts_get_what_gin_gives_them(name, lines, args):
     if name == "needs":
-        args = ()
         found = ours(name, lines, x=gin.REQUIRED), ours(name, lines)
         expected = theirs(name, lines, x=gin.REQUIRED), theirs(name, lines)
     else:

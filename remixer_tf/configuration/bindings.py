@@ -20,10 +20,10 @@ from gin.config_parser import BindingStatement, BlockDeclaration, IncludeStateme
 from remixer_tf.errors import UserError, nearest
 
 RUN_FILE = "operative_config.gin"  # what training writes into a run's folder
-# Training writes some 10 kB. Reading a stranger's huge file would take long.
 # Python 3.11 counts for all threads together how deep the text is that `ast` reads, and
 # takes it for an error when two threads read.
 _PARSING = threading.Lock()
+# Training writes some 10 kB. Reading a stranger's huge file would take long.
 _MAX_BYTES = 2**20
 
 
@@ -62,13 +62,13 @@ def place_of(statement):
     return f" (in {file}, line {line})" if file else ""
 
 
-def names_in(value, kind=Name):
-    """Returns the `Name`s in a value, also those that are keys, or what is a `kind`."""
+def names_in(value):
+    """Returns the `Name`s in a value, also those that are keys, a list."""
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, (list, tuple)):
-        return [name for item in value for name in names_in(item, kind)]
-    return [value] if isinstance(value, kind) else []
+        return [name for item in value for name in names_in(item)]
+    return [value] if isinstance(value, Name) else []
 
 
 def literal(value):

@@ -161,9 +161,8 @@ class Configuration:
         They are of parts of users and libraries that no @reference names.
         """
         keys = [key for key in self.bindings if not key[1].startswith("remixer_tf.")]
-        named = {
-            used[1] for key in self.bindings for _, used in self.used_by(*key)
-        } | {MACRO}
+        used = (key for own in self.bindings for _, key in self.used_by(*own))
+        named = {MACRO, *(selector for _, selector in used)}
         return sorted(
             written(*key, parameter)
             for key in keys

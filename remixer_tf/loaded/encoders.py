@@ -35,9 +35,7 @@ class Class(NamedTuple):
 class EncoderMethods:
     """Methods of a `LoadedRun` whose model encodes texts or images."""
 
-    def classify(
-        self, inputs: Any, *, on_long: str = "warn"
-    ) -> Class | list[Class]:
+    def classify(self, inputs: Any, *, on_long: str = "warn") -> Class | list[Class]:
         """Says the class of texts or of images. TensorFlow only.
 
         Args:

@@ -82,7 +82,6 @@ class LoadedRun(TextMethods, EncoderMethods, TableMethods):
     @classmethod
     def of_folder(cls, model_dir, step=None, bindings=(), **allowed):
         """Loads a run's folder, on devices of this process; see `load`."""
-
         options = types.SimpleNamespace(
             model_dir=model_dir,
             gin_file=[],
@@ -188,8 +187,9 @@ class LoadedRun(TextMethods, EncoderMethods, TableMethods):
             check_flags(warm_up=options["warm_up"])
         folder = os.path.expanduser(os.fspath(folder))
         run = self.run if format == "adapters" else self.run.without_adapters()
+        self._restored()  # Before `apart`: the text has the defaults of the model.
         export_run(
-            self.configuration.apart(),  # with the defaults of the model, `run`'s
+            self.configuration.apart(),
             run,
             self.model_dir,
             folder,

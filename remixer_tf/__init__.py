@@ -12,6 +12,7 @@ imported when it is first used.
 """
 
 import importlib.util
+import os
 import sys
 
 __version__ = "0.1.0"
@@ -26,6 +27,11 @@ _HOMES = {
     "presets": "named_models",
 }
 _MODULES = ("decoding", "layers", "models", "optimizers", "testing")
+
+# A wheel has `tasks/` and `gin/` in this folder. A checkout has them next to it, and
+# uses its own, whichever checkout the environment installed.
+if not os.path.isdir(os.path.join(__path__[0], "tasks")):
+    __path__.append(os.path.dirname(__path__[0]))
 
 if importlib.util.find_spec("editdistance") is None:
     sys.modules["editdistance"] = importlib.import_module(f"{__name__}.edit_distance")

@@ -8,6 +8,7 @@ import argparse
 import importlib.util
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -96,6 +97,22 @@ def test_importing_the_package_imports_nothing_else():
     # The second and third where the library editdistance is missing (Python 3.13).
     stands_in = {"remixer_tf.edit_distance", "editdistance"}
     assert modules_after("import remixer_tf") - stands_in == {"remixer_tf"}
+
+
+def test_a_second_checkout_uses_its_own_tasks_and_gin_files(tmp_path):
+    """One environment has only one checkout installed."""
+    for folder in ("remixer_tf", "tasks", "gin"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    (tmp_path / "tasks" / "__init__.py").write_text('REGISTERED = ["anothers"]')
+    (tmp_path / "gin" / "models" / "anothers_tiny.gin").write_text("")
+    asked = """import remixer_tf.tasks
+from remixer_tf.named_models import preset_names
+print(remixer_tf.tasks.REGISTERED, "anothers_tiny" in preset_names())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", asked], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout == "['anothers'] True\n", done.stderr
 
 
 def test_edit_distance():

@@ -17,6 +17,7 @@ import gin
 from gin import config_parser
 from gin.config_parser import BindingStatement, BlockDeclaration, IncludeStatement
 
+import remixer_tf
 from remixer_tf.errors import UserError, nearest
 
 RUN_FILE = "operative_config.gin"  # what training writes into a run's folder
@@ -33,10 +34,8 @@ def scope():
 
 
 def gin_folder():
-    """Returns the package's folder of gin files: in the wheel, else in the checkout."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    installed = os.path.join(package, "gin")
-    return installed if os.path.isdir(installed) else f"{os.path.dirname(package)}/gin"
+    """Returns the folder of gin files, which is next to that of the tasks."""
+    return os.path.join(remixer_tf.__path__[-1], "gin")
 
 
 class Name(str):

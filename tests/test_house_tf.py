@@ -10,10 +10,12 @@ from tensorflow.python.framework import func_graph
 
 import remixer_tf as rt
 from remixer_tf.commands import run_command
+from tests.documentation import blocks
 from tests.test_imports import modules
 from tests.tiny_run import BYTES, TINY
 
 PACKAGE = os.path.dirname(rt.__file__) + os.sep
+PAGE = "docs/architecture.md"
 PRODUCTS = "MatMul", "BatchMatMulV2", "Einsum"
 
 
@@ -54,46 +56,65 @@ def test_a_loaded_run_says_what_it_is_and_others_do_the_work():
 
 @pytest.fixture
 def frames(monkeypatch):
-    """The package's functions on the stack at the first product that is traced."""
+    """The package's functions on the stack at the first product that is traced.
+
+    Pairs of a file and a name, the outermost first.
+    """
     found = []
     create = func_graph.FuncGraph._create_op_internal
 
     def watched(self, op_type, *args, **kwargs):
         if op_type in PRODUCTS and not found:
-            stack = traceback.extract_stack()
-            found.extend(f.name for f in stack if f.filename.startswith(PACKAGE))
+            codes = [frame.f_code for frame, _ in traceback.walk_stack(None)]
+            found.extend(
+                (code.co_filename.removeprefix(PACKAGE), name_of(code))
+                for code in reversed(codes)
+                if code.co_filename.startswith(PACKAGE)
+            )
         return create(self, op_type, *args, **kwargs)
 
     monkeypatch.setattr(func_graph.FuncGraph, "_create_op_internal", watched)
     return found
 
 
-def below(frames, name):
-    """How many functions `name` and those that it calls are."""
-    return len(frames) - frames.index(name)
+def name_of(code):
+    """`TrainStep._loop.step`; a lambda has the name of what makes it."""
+    return code.co_qualname.replace(".<locals>", "").removesuffix(".<lambda>")
+
+
+def drawn(heading):
+    """The frames that docs/architecture.md draws below a line, see `frames`."""
+    text = "\n".join(block.code for block in blocks("text", PAGE))
+    (part,) = (x for x in text.split("\n\n") if x.startswith(f" {heading}\n"))
+    return [tuple(line.split()[:2]) for line in part.splitlines()[1:]]
 
 
 @pytest.mark.slow
-def test_from_train_to_the_first_product(frames, tmp_path):
+def test_the_way_of_a_batch(frames, tmp_path):
     run_command("train", [f"--model_dir={tmp_path}/run", *BYTES, *TINY])
-    assert below(frames, "train") <= 16, frames
+    assert frames == drawn("remixer_tf train")
+    assert [name for _, name in frames].index("train") >= len(frames) - 16
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "most"), [("infer", 16), ("generate", 15), ("score", 15)]
-)
-def test_from_a_question_to_the_first_product(
-    command, most, frames, bytes_run, tmp_path
-):
-    if command == "generate":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            rt.load(bytes_run).generate("a cat slept")
-        assert below(frames, "generate") <= most, frames
-        return
+def test_the_way_of_a_prompt(frames, bytes_run, tmp_path):
+    file = tmp_path / "in"
+    file.write_text("a cat\n")
+    arguments = [f"--model_dir={bytes_run}", f"--input={file}", f"--output={file}.out"]
+    run_command("infer", arguments)
+    both = drawn("both")
+    assert frames == drawn("remixer_tf infer") + both and len(frames) <= 17
+    frames.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rt.load(bytes_run).generate("a cat slept")
+    assert frames == drawn("run.generate") + both and len(frames) <= 15
+
+
+@pytest.mark.slow
+def test_the_way_of_a_score_is_short(frames, bytes_run, tmp_path):
     file = tmp_path / "in"
     file.write_text("a cat\tslept\n")
     arguments = [f"--model_dir={bytes_run}", f"--input={file}", f"--output={file}.out"]
-    run_command(command, arguments)
-    assert below(frames, "run") <= most, frames
+    run_command("score", arguments)
+    assert len(frames) <= 16, frames

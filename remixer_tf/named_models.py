@@ -69,7 +69,7 @@ def presets(pattern: str = "*") -> Presets:
 
 
 def find_presets(pattern, match=fnmatch.fnmatchcase, how="remixer_tf.presets()"):
-    """Returns the names, one at least, for which `match(name, pattern)` holds.
+    """Returns the names, at least one, that fit a pattern by `match(name, pattern)`.
 
     `how` is the code or command that lists all.
     """

@@ -77,8 +77,8 @@ def _keras_settings(path):
 def set_up_keras():
     """Gives Keras its defaults of what layers read there, whatever its file says.
 
-    It does so once in a process. What the program sets itself (`keras.config`) stays: a
-    value that differs from the file's, and each that it sets later.
+    It does so once in a process. Values that the program sets itself (`keras.config`)
+    stay: one that differs from the file's, and each that it sets later.
     """
     from keras import config  # late: it is slow to import
 

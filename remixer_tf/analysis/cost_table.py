@@ -7,7 +7,7 @@ from remixer_tf.tables import write_table
 
 @dataclasses.dataclass(frozen=True)
 class PaperRow:
-    """One row of a table of a paper, as printed. None stands for what it does not have.
+    """One row of a table of a paper, as printed. A value that it lacks is None.
 
     Args:
         paper, table, row: str, such as 'Remixer', 'Table 1', and the row's name.

@@ -46,8 +46,8 @@ def check_run_version(model_dir):
 def check_version(version, what):
     """Raises a ValueError if `version`, a str or None, is newer than this one.
 
-    Versions have the order of PEP 440: 0.2.0.dev1, 0.2.0rc1, 0.2.0, 0.2.0.post1. What
-    follows a +, which tells builds of one version apart, does not count.
+    Versions have the order of PEP 440: 0.2.0.dev1, 0.2.0rc1, 0.2.0, 0.2.0.post1. The
+    name of a build, after a +, does not count.
     """
     if version in (None, __version__):
         return

@@ -15,8 +15,8 @@ and three files of ours:
     task.json                              the task's settings and files
     checksums.json                         of all these files, see `checksums`
 
-A cache of another vocabulary, of other settings or of files that have changed since is
-refused, as is one that is damaged. The files need not be there.
+A cache is refused if its vocabulary or settings are others, if the files have changed
+since, or if it is damaged. The files need not be there.
 """
 
 import contextlib
@@ -119,9 +119,11 @@ def cached_task(task, directory):
     """A `seqio.Task` that reads what `write_caches` wrote in place of its source.
 
     Without shuffling, up to 16 shards give the task's own examples, in the same order
-    and with the same random numbers. Errors: there is no cache of the task, the task
-    cannot be cached, or the cache has another vocabulary, is of a task with other
-    settings, is of files that have changed, is damaged, or is of a newer version.
+    and with the same random numbers.
+
+    Raises an error if the task has no cache or cannot be cached, if the cache is
+    damaged or comes from a newer version, and if the task's vocabulary, settings or
+    files have changed.
     """
     folder = _folder(directory, task)
     if not tf.io.gfile.exists(os.path.join(folder, _COMPLETED)):

@@ -13,7 +13,7 @@ from remixer_tf.data.published_vocabulary import PublishedVocabulary
 from remixer_tf.data.vocabularies import extra_id_range
 from remixer_tf.errors import check_choices
 
-# What transformers' `clean_up_tokenization` writes without blanks, in its order.
+# transformers' `clean_up_tokenization` leaves out these blanks, in its order.
 _SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 # Characters at the end of a text that clean up otherwise with more text behind them are
 # fewer: 4 in 400,000 random texts.

@@ -74,8 +74,8 @@ def _failed(error):
 def reading(task, split):
     """Around reading a split of a `seqio.Task`: an error names the task and its files.
 
-    What files, file systems and TensorFlow Datasets raise becomes one line. An error of
-    the user's own code keeps its traceback, and has a note.
+    An error of files, file systems and TensorFlow Datasets becomes one line. An error
+    of the user's own code keeps its traceback, and has a note.
     """
     where, source = f"{task.name} {split}", getattr(task, "source", None)
     try:
@@ -105,7 +105,7 @@ def _add_place(error, where):
 
 
 def _pattern(source, split, where):
-    """Returns " (PATTERN)" of a source of files, of which one is there; else ""."""
+    """Returns " (PATTERN)" if a file of the source exists; else ""."""
     if not isinstance(source, seqio.FileDataSource):
         return ""
     pattern = source._split_to_filepattern.get(split)

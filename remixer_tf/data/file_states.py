@@ -1,4 +1,4 @@
-"""What was read of files, kept until the files change.
+"""Keeps what was read of files until the files change.
 
 A name says nothing about the content: a corrected table keeps its name.
 """

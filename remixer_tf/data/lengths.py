@@ -59,8 +59,8 @@ def count_over_length(task, split, feature_lengths, limit=None, shard_info=None)
 
     EOS counts. seqio trims such examples without a message. A preprocessor that cannot
     work without lengths (T5's span corruption) gets `feature_lengths`; all others see
-    whole examples. Of each task of a mixture, `limit` are counted at most; None for
-    all. For the other arguments see `train_dataset`.
+    whole examples. `limit` is the most examples that are counted of each task of a
+    mixture; None for all. For the other arguments see `train_dataset`.
 
     Raises a ValueError if one of the first texts is not UTF-8, see `decode_text`.
     """

@@ -17,7 +17,7 @@ from remixer_tf.data.pieces import SentencePieceVocabulary
 from remixer_tf.errors import UserError
 
 _PIECE = sentencepiece_model_pb2.ModelProto.SentencePiece
-# What T5's special ids are: padding, EOS and unknown.
+# The types of T5's special ids: padding, EOS and unknown.
 _FIRST_TYPES = (_PIECE.CONTROL, _PIECE.CONTROL, _PIECE.UNKNOWN)
 _EXTRA_ID = re.compile(r"<extra_id_(\d+)>")
 
@@ -274,7 +274,7 @@ def _normalize(normalizer, text):
 
 
 def _cut(texts, tokens, encode):
-    """Ids of texts, string `[n]`, in which added tokens stand: ragged `[n, (ids)]`.
+    """Ids of texts with added tokens, string `[n]`: ragged `[n, (ids)]`.
 
     `encode` makes ragged ids of the other parts.
     """

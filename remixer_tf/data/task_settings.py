@@ -1,4 +1,4 @@
-"""What a task makes its examples from: settings and files, to compare with later ones.
+"""Settings and files that a task makes its examples from, to compare with later ones.
 
 `describe_task` walks through the source and the preprocessors of a `seqio.Task`:
 attributes, arguments, and what functions hold. A source may have an attribute
@@ -199,7 +199,7 @@ def _describe(value, inside=()):
         held = {
             name: x
             for name, x in getattr(value, "__dict__", {}).items()
-            # What it has made, if it was asked.
+            # Cached values, made when first asked for.
             if not isinstance(getattr(type(value), name, None), cached)
         }
         return kind | _describe(held | _of_classes(type(value)), inside)
@@ -207,7 +207,7 @@ def _describe(value, inside=()):
 
 
 def _of_classes(kind):
-    """What a user's classes give an object: {CLASS.NAME: function or constant}."""
+    """Members of an object's own classes: {CLASS.NAME: function or constant}."""
     found = {}
     for owner in kind.__mro__:
         if _owner(owner) != "user":

@@ -22,7 +22,7 @@ def byte_vocabulary(extra_ids=0):
     return seqio.ByteVocabulary(extra_ids)
 
 
-# Path -> checksum of its file. seqio keeps what it has read under the file's name.
+# Path -> checksum of its file. seqio keeps a file's content under the file's name.
 _read_by_seqio = {}
 
 

@@ -131,7 +131,7 @@ def train_vocabulary(
 
 
 def _checked(texts):
-    """The texts as a list of str, of which one has a word."""
+    """The texts as a list of str; at least one has a word."""
     several = not isinstance(texts, (str, bytes, dict)) and hasattr(texts, "__iter__")
     texts = [*texts] if several else texts
     for text in texts if several else [texts]:

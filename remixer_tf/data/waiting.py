@@ -1,11 +1,11 @@
-"""Waiting for data: it is told, and a signal ends it."""
+"""Waiting for data: a message reports it, and a signal ends it."""
 
 import threading
 from concurrent.futures import Future
 
 from remixer_tf import console
 
-_SILENCE = 10  # seconds until a wait is told
+_SILENCE = 10  # seconds until a wait is reported
 
 
 def started(function, *args):

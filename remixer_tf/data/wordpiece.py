@@ -153,7 +153,7 @@ class WordPieceVocabulary(seqio.Vocabulary):
 
     @property
     def tf_tokenizer(self):
-        """Itself, for those who ask a tokenizer for offsets."""
+        """This object, since callers ask a tokenizer for offsets."""
         return self
 
     def tokenize_with_offsets(self, text):

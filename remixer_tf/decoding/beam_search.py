@@ -190,7 +190,7 @@ class _Found(NamedTuple):
     # constraint may leave places unused.
     open: Any
     answers: Any  # `Answers` [batch, beams, ..], those found, best first
-    ranks: Any  # float32 [batch, beams], what they are ordered by, see `exists`
+    ranks: Any  # float32 [batch, beams], the order of answers, see `exists`
 
 
 class _Beams(NamedTuple):

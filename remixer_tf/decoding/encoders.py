@@ -48,9 +48,10 @@ def best_span(
 ) -> Decoded:
     """Takes the best answer in a window of a context, by BERT's protocol for SQuAD.
 
-    Of the `num_best` largest logits of starts and those of ends, the pair with the
-    largest sum that is a span: both tokens in the context, the start in its window of
-    maximum context, `start <= end`, and at most `max_span_length` tokens. (Devlin et
+    The candidates are pairs of a start and an end, each among the `num_best` largest
+    logits of its kind. A pair is a span if both tokens are in the context, the start is
+    in its window of maximum context, `start <= end`, and it has at most
+    `max_span_length` tokens. The span with the largest sum of logits wins. (Devlin et
     al. 2018, sections 4.2 and 4.3, and their run_squad.py.)
 
     The windows of a question are compared in the metric: see `remixer_tf.tasks.squad`.

@@ -26,8 +26,8 @@ class Repetition:
     def penalize(self, scores, read, step):
         """Lowers the scores of tokens that were read.
 
-        `scores` are float32 `[batch, beams, vocab_size]`, of the next tokens. Of
-        `read`, see `tokens_read`, tokens 0 to `step` are there.
+        `scores` are float32 `[batch, beams, vocab_size]`, of the next tokens. `read`,
+        see `tokens_read`, holds tokens 0 to `step`.
         """
         if not self.penalizes:
             return scores

@@ -122,8 +122,8 @@ def decode(
         batch: dictionary with `encoder_input_tokens`, int32 `[batch, length]`; what
             else the model's `prompt` reads; and settings of each row's own, if any, see
             `row_settings`.
-        max_length: int, the number of tokens to decode at most, after the prompt. Those
-            of the batch are at most that.
+        max_length: int, the number of tokens to decode at most, after the prompt. A
+            row's own `max_length` is at most that.
         search: a `Search`.
         eos_id: int, the token that ends an answer.
         limits: an `AnswerLimits`; None for none. As in Hugging Face's `generate`, the

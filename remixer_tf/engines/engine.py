@@ -136,7 +136,7 @@ class Engine(abc.ABC):
               leave the other steps out.
             - 'skipped', steps that were not finite.
             - 'overflowed', under "mixed_float16", steps with gradients that were not
-              finite, for which the loss scale is lowered. They are not in 'skipped'.
+              finite. They lower the loss scale, and are not in 'skipped'.
             - 'stop', over 0 if a host wants to stop.
 
         Raises:

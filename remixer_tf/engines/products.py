@@ -1,4 +1,4 @@
-"""What the engines count of a program."""
+"""FLOPs that the engines count in a program."""
 
 from typing import NamedTuple
 

@@ -14,9 +14,9 @@ def reference(shape, amount, seed):
 def jitter(shape, amount, seed):
     """Uniform numbers of [1 - amount, 1 + amount], from few draws.
 
-    The numbers of a token are independent. Those of a group's other tokens are the
-    same, moved around the interval by a number of each token: any two numbers are
-    independent, but not all.
+    The numbers of a token are independent. The other tokens of a group have the same
+    numbers, moved around the interval by a random number of each token. So any two
+    numbers are independent, but not all.
 
     Chosen for: all devices, so that a run has the same numbers on each.
     Gain: TensorFlow's generator takes half a microsecond a number under XLA on a CPU,

@@ -26,9 +26,9 @@ class Context(NamedTuple):
     """The tensors that a sublayer may read besides its input, or None.
 
     A token may be hidden from another for three reasons. It is padding
-    (`padding_mask`). It is of another example of a packed row (`segment_ids`). It comes
-    later (the layer's own `causal`). While decoding, all tensors but the encoder's are
-    those of the one position.
+    (`padding_mask`). It belongs to another example of a packed row (`segment_ids`). It
+    comes later (the layer's own `causal`). While decoding, all tensors but the
+    encoder's are those of the one position.
 
     Attributes:
         padding_mask: int32 `[batch, length]`, 1 on real tokens; None where causality
@@ -69,7 +69,7 @@ class DecodeState(NamedTuple):
             wrote a position of the answer that another (reader) continues, else 0.
             None elsewhere: each hypothesis reads its own row of the cache.
 
-    Two beams, of which beam 1 continues what beam 0 had written at position 0:
+    Two beams: beam 1 continues what beam 0 had written at position 0.
 
         position      0  1  2     written by
         beam 0        a  b  c     0  0  0     ancestry[0, :, 0, 0] = [[1, 1, 1],
@@ -104,19 +104,18 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
             the stack says.
 
     Attributes:
-        causal: of the class, False if outputs depend on later tokens; True if they
-            never do; None if they do unless `self.causal` is true. A layer has a bool.
+        causal: on the class, False if outputs depend on later tokens, True if they
+            never do, and None if the layer's own `causal` decides. On a layer, a bool.
         max_length: int or None, see the argument.
         depends_on_padding: bool, whether outputs on real tokens change with the amount
             of padding behind them, though `context.padding_mask` hides it.
-        reorders_cache: bool, whether a beam search has to put the cache's rows in the
-            order of its hypotheses; the sublayer then sees hypotheses as so many
-            examples. False is for a `decode_step` of this class that reads
-            `state.ancestry`, which spares moving the cache, or that keeps nothing of
-            hypotheses. A class further derived with a `decode_step` of its own says it
-            anew: see `reorders_cache`.
-        first_scorable: int, the first position of a decoder whose output depends on no
-            later token. Those before it get no loss and no score.
+        reorders_cache: bool, whether a beam search moves the cache's rows when its
+            hypotheses change places. Each hypothesis then looks like an example of its
+            own. Set it to False if `decode_step` reads `state.ancestry`, or if the
+            cache keeps nothing of hypotheses. A subclass with a `decode_step` of its
+            own sets it again: see `reorders_cache`.
+        first_scorable: int, in a decoder the first position whose output depends on no
+            later token. Earlier positions get no loss and no score.
         causal_in_training: bool, False of a layer that is causal, and whose outputs in
             training depend on later tokens by design, as BASE's do. Tests for leaks
             then call it as in evaluation.
@@ -165,7 +164,7 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
 
     @property
     def stack_facts(self):
-        """What it knows of its stack, to `tell` layers that it makes in its `build`."""
+        """The facts of its stack, to `tell` layers that it makes in its `build`."""
         return StackFacts(self.causal, self.max_length)
 
     def not_causal(self):
@@ -199,15 +198,14 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
         """Makes the empty decoding cache.
 
         Args:
-            batch_size: int or int32 scalar, rows that are decoded: several in
-                succession, hypotheses, for each example of `context`.
+            batch_size: int or int32 scalar, the rows that are decoded. A search with n
+                hypotheses has n successive rows for each example of `context`.
             max_length: int, the number of positions that will be decoded.
             context: a `Context`, with `encoded` where there is an encoder.
 
         Returns:
-            a dictionary of tensors. Those that a beam search reorders have a leading
-            axis of `batch_size`, or of a multiple: the same number of successive
-            entries for each row.
+            a dictionary of tensors. If a beam search reorders them, the first axis of
+            each has n successive entries for each row, `n * batch_size` in all.
 
         Raises:
             ValueError: the sublayer cannot decode step by step.
@@ -234,16 +232,16 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
         raise self._cannot_decode()
 
     def prefill(self, x, cache, context, state):
-        """Reads a prompt: what `state.step` steps from position 0 on would do.
+        """Reads a prompt of `state.step` positions, with the result of as many steps.
 
-        This one takes the steps. A sublayer overrides it to read all positions at once,
-        as in `call`. A class that overrides `decode_step` inherits no `prefill`:
-        `read_prompt` then takes its steps. Errors: see `decode_step`.
+        This method takes the steps one by one. A sublayer overrides it to read all
+        positions at once, as `call` does. A class that overrides `decode_step` inherits
+        no `prefill`: `read_prompt` then takes its steps. Errors: see `decode_step`.
 
         Args:
-            x: float `[batch, width, d_model]`, of at least `state.step` positions.
-                Those from `state.step` on must not change the cache's use, nor earlier
-                outputs; their own outputs are not read.
+            x: float `[batch, width, d_model]`, with `width` at least `state.step`.
+                Positions from `state.step` on only fill the row. They must change
+                neither earlier outputs nor later steps. Their outputs are not read.
             cache: what `init_cache` returned.
             context: a `Context` of all positions, without masks and segments but
                 `token_mask`.
@@ -544,9 +542,9 @@ def get_activation(name):
     Mesh TensorFlow's gelu, and so T5.1.1's, is the tanh approximation; the gMLP
     paper's BERT protocol uses the exact form. They differ by up to 1e-3.
 
-    It takes and returns float16, but computes in float32, as PyTorch's do. Of -400 the
-    derivative of gelu multiplies by 400 before a factor of 0 comes, which exceeds
-    float16, and so does `gelu(-400) * 400` where TensorFlow's graphs reorder products.
+    It takes and returns float16, but computes in float32, as PyTorch's do. At -400
+    the derivative of gelu exceeds float16, since it multiplies by 400 before a factor
+    of 0 comes. So does `gelu(-400) * 400` where TensorFlow's graphs reorder products.
     """
     if isinstance(name, str) and name in ("gelu", "gelu_exact"):
         act = functools.partial(ops.gelu, approximate=name == "gelu")

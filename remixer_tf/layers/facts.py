@@ -1,4 +1,4 @@
-"""What all layers of a stack have in common."""
+"""Facts that all layers of a stack have in common."""
 
 import dataclasses
 
@@ -18,10 +18,10 @@ def join_stack(layer, *args, **kwargs):
 
 @dataclasses.dataclass(frozen=True)
 class StackFacts:
-    """What a stack tells its layers, and all layers in these. None: it does not say.
+    """Facts that all layers of a stack share, and the layers inside of them.
 
-    A layer's attribute `told_by_stack` names the facts that it takes as attributes of
-    its own.
+    A fact is None where the stack leaves it to each layer. A layer's attribute
+    `told_by_stack` names the facts that it takes as attributes of its own.
 
     Attributes:
         causal: bool, whether no output may depend on a later token.
@@ -40,10 +40,10 @@ class StackFacts:
         return None if self.causal is None else not self.causal
 
     def tell(self, layer, path=None):
-        """Sets what the constructors of a layer, and of those in it, left open.
+        """Sets the facts in a layer, and in those inside of it, that left them None.
 
-        It counts as an argument of these constructors from then on, so that a layer
-        made from its configuration alone has it too.
+        `get_config` then has them as arguments of the constructors, so that a layer
+        made from its configuration alone has them too.
 
         Args:
             layer: a `keras.layers.Layer`.

@@ -57,9 +57,9 @@ class SavesParts:
         return layer
 
     def remember(self, **arguments):
-        """Lets `get_config` say these arguments, of those that the constructor takes.
+        """Puts arguments into `get_config`, for values that a layer gets later.
 
-        For what a layer is told after it was made.
+        Arguments that the constructor does not take are ignored.
         """
         parameters = inspect.signature(type(self).__init__).parameters.values()
         names = {parameter.name for parameter in parameters}

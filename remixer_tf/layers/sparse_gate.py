@@ -38,16 +38,15 @@ class SparseSpatialGate(SpatialGatingUnit):
 
     - deterministic (section 3.2.1): the first channels to the first expert, and so on:
       a `SpatialGatingUnit` with N heads. Causal if W is.
-    - partial (section 3.2.2): the first fifth of `max_length` positions decide, for
-      each example. `S = V W_r` over these positions V of the normalised Z_2, and the
-      channels are assigned in balance by S. Only later positions are causal, so only
-      these have a loss: see `Sublayer.first_scorable`.
+    - partial (section 3.2.2): each example routes its channels by V, the first fifth
+      of `max_length` positions of the normalised Z_2. `S = V W_r` scores the experts,
+      and the channels are assigned in balance. The positions in V see each other, so
+      only later ones have a loss: see `Sublayer.first_scorable`.
     - naive: all positions decide. It leaks the future, and is here for the test that
       shows the leak.
 
-    Where the channels are routed, their f is multiplied by `N softmax(S)` of their
-    expert, through which W_r learns (ours: N, so that the gate starts as without a
-    router, and the balance).
+    W_r learns since f of a routed channel is multiplied by `N softmax(S)` of its
+    expert. The balance is ours, and so is N: the gate starts as without a router.
 
     Args:
         num_experts: int, N; it divides the channels of Z_2.

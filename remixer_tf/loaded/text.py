@@ -1,4 +1,4 @@
-"""What a loaded run says of texts: answers, streams, likelihoods."""
+"""Methods of a loaded run for texts: answers, streams, likelihoods."""
 
 import functools
 import itertools

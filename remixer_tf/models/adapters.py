@@ -163,7 +163,7 @@ def _adapted(model, lora):
 
 
 def _says_itself(layer):
-    """Whether `lora_projections` is of a layer's own class, and not inherited."""
+    """Whether a layer's own class defines `lora_projections`, not an inherited one."""
     return "lora_projections" in vars(type(layer)) | vars(layer)
 
 

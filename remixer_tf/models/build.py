@@ -43,7 +43,7 @@ def build_model(model, dtype_policy):
 def declare(make):
     """Returns what `make()` builds, its variables without values, to count them.
 
-    Names and initial values of what is made later are as if it had not been called.
+    Layers made later get the names and initial values that they have without this call.
     """
     # Keras notes variables without values, to make them in the next stateless call.
     notes = {"uninitialized_variables": [], "object_name_uids": None}

@@ -28,8 +28,8 @@ class EncoderOnly(KerasModel):
         vocab_size: int, ids `0 .. vocab_size - 1`; 0 is padding.
         d_model: int.
         num_token_types: int, rows of S; 0 is a model without token types.
-        mask_padding: bool, whether layers are told which tokens are padding. The gMLP
-            paper does not mask it (section 4).
+        mask_padding: bool, whether padding is masked. The gMLP paper does not mask it
+            (section 4).
 
     Call arguments:
         batch: dictionary of int32 tensors; `encoder_input_tokens` `[batch, length]`,

@@ -54,7 +54,7 @@ class Head(SavesParts, NamedAxes, keras.layers.Layer):
         return d_model
 
     def hidden(self, x, batch):
-        """What the logits of a vocabulary are computed from, see `Hidden`."""
+        """The `Hidden` that the logits of a vocabulary are computed from."""
         raise no_vocabulary(self)
 
     def vocabulary_matrix(self, embedding):
@@ -70,8 +70,8 @@ class MaskedLMHead(Head):
     `[batch, length, vocab_size]`.
 
     Args:
-        bias_size: int, the size of the vocabulary, for which b has one number per
-            token; None is no b.
+        bias_size: int, the size of the vocabulary: b has one number per token. None:
+            there is no b.
         mlm_transform: bool, BERT's transformation before the product,
             `h = LayerNorm(gelu(x W + c))` with W d_model x d_model. The parameter
             counts of the gMLP paper leave no room for it.

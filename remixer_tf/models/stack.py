@@ -171,7 +171,7 @@ def sublayers_by_layer(sublayers, num_layers):
 def make_sublayer(factory, name, dtype):
     """Makes a sublayer, of one's own perhaps.
 
-    Raises a ValueError if its constructor or its `call` does not take what it is given,
+    Raises a ValueError if its constructor or `call` refuses an argument of the stack,
     if it did not call Keras' constructor, or if `factory` is a layer.
     """
     if isinstance(factory, keras.layers.Layer):
@@ -355,7 +355,7 @@ class TransformerStack(SavesParts, keras.layers.Layer):
 
     @property
     def stack_facts(self):
-        """What it tells its layers."""
+        """The facts that it tells its layers."""
         return StackFacts(self.causal, self.max_length)
 
     def build(self, input_shape):
@@ -429,7 +429,7 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         """Takes the rows of a cache, int32 `[batch]`, that a beam search continues.
 
         Blocks that need no such thing, by `layers.base.reorders_cache`, keep their own.
-        What a model or stack of one's own put beside the blocks' caches is reordered.
+        Entries that a subclass or model adds to the blocks' caches are reordered.
         """
         kept = {block.name for block in self.blocks if not reorders_cache(block)}
         return {
@@ -440,7 +440,7 @@ class TransformerStack(SavesParts, keras.layers.Layer):
     def grow_cache(self, cache, max_length, context):
         """A cache of `init_cache` or a step, padded to hold `max_length` tokens.
 
-        What stands beside the blocks' caches stays.
+        Entries that a subclass or model adds to the blocks' caches stay as they are.
         """
         # One row is enough: only the other axes count.
         empty = self.init_cache(1, max_length, context)

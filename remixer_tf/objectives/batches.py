@@ -67,10 +67,10 @@ def weights_of_targets(weights, shape):
 
 
 def scorable(batch, model):
-    """Returns a batch without loss on positions that the model may not score.
+    """Returns a batch whose targets before `model.first_scorable` have weight 0.
 
-    The model's `first_scorable`, 0 if missing, is the first position whose logits
-    depend on no later token. Raises a ValueError if rows of this length have none.
+    Logits before that position depend on later tokens. A model without the attribute
+    scores all positions. Raises a ValueError if rows of this length have none to score.
     """
     name = "decoder_loss_weights"
     if not getattr(model, "first_scorable", 0):

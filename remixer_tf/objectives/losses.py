@@ -225,10 +225,10 @@ def _each_position(logits, targets, label_smoothing):
 def cross_entropy_in_parts(
     hidden, targets, weights, tokens_at_once, *, z_loss=0.0, label_smoothing=0.0
 ):
-    r"""Returns the sums of `cross_entropy`; the logits never exist as a whole.
+    r"""Returns the sums of `cross_entropy`, a few logits at a time, to save memory.
 
-    A loop goes through the targets, some positions of all rows in each turn. A turn
-    adds to the gradient at once, so that the logits need not be kept, nor computed
+    Each turn of a loop takes some positions of all rows. It computes their logits, the
+    loss and the gradient, and drops the logits: the backward pass computes nothing
     again. With l = x W + b and the symbols of `cross_entropy`, per position
 
         d objective / d l = weight (softmax(l) (1 + 2 z_loss log Z) - q)
@@ -237,13 +237,13 @@ def cross_entropy_in_parts(
         hidden: a `Hidden`.
         targets: int `[batch, targets]`; shapes are static.
         weights: int, bool or float `[batch, targets]`.
-        tokens_at_once: int, the most logits at once, divided by `vocab_size`. It is at
-            least the batch: one position of each row.
+        tokens_at_once: int, the targets whose logits exist at the same time, at most.
+            Below the number of rows, a turn takes one position of each row.
         z_loss, label_smoothing: see `cross_entropy`.
 
     Returns:
-        what `cross_entropy` returns, and "objective", the sum of "loss" and "z_loss",
-        which alone has a gradient. Errors are those of `cross_entropy`.
+        what `cross_entropy` returns, and "objective", the sum of "loss" and "z_loss".
+        Only "objective" has a gradient. Errors are those of `cross_entropy`.
     """
     _check(hidden.x, targets, weights, z_loss, label_smoothing)
     rows, length = targets.shape

@@ -39,7 +39,7 @@ def bert_adamw(
 
 @keras.saving.register_keras_serializable("remixer_tf")
 class BertAdamW(keras.optimizers.AdamW):
-    """What `bert_adamw` makes. Keras saves no exclusions, so that the class has them.
+    """The optimizer of `bert_adamw`. Keras saves no exclusions, so the class has them.
 
     Arguments: see `keras.optimizers.AdamW`.
     """

@@ -1,8 +1,7 @@
-"""Outputs that depend on later inputs, and the layer in which that begins.
+"""Finds outputs that depend on later inputs, and the layer that lets them.
 
-No single call tells all such pairs of positions: each position's inputs reach its own
-and all later outputs. So the inputs change from each position on, in a row of its own,
-and every output before that position has to stay.
+A batch has a row for each position. In it the inputs differ from that position on, so
+every output before the position must stay as it was.
 """
 
 import contextlib
@@ -42,10 +41,11 @@ class Leak(NamedTuple):
 
 
 def find_leak(run, batch, changed, starts, first, name, training, run_one=None):
-    """Changes inputs from each of some positions on, in one call of as many rows.
+    """Looks for an output that changes with inputs after it, at several positions.
 
-    Where rows draw other random numbers, or depend on each other, as by a mean over the
-    batch or by their places in an expert, calls of one row each decide.
+    One call tests all: each row has other inputs from its position on. Rows may also
+    differ since they draw other random numbers, or depend on each other (a mean over
+    the batch, places in an expert). Calls of one row each then decide.
 
     Args:
         run: function of a batch that returns outputs, float32 `[rows, length, ..]`.

@@ -116,8 +116,8 @@ class Watching:
     Attributes:
         loggers: list of `WandbLogger`, `MlflowLogger`, or loggers of your own.
         peak_flops: float, the peak FLOP/s of one device, to log the utilization of
-            model FLOPs (MFU). None takes what the makers state for 16-bit floats, see
-            `device_rates.PEAKS`; for other devices and float32 there is no MFU then.
+            model FLOPs (MFU). None takes the makers' numbers for 16-bit floats, see
+            `device_rates.PEAKS`. Other devices and float32 then have no MFU.
 
     Raises:
         ValueError: the peak is not positive, or `loggers` is no list of loggers, one of

@@ -52,7 +52,7 @@ def read_hugging_face(folder):
     """
     config = folder.json("config.json")
     kind = word(config, "model_type", None, (*_EXTRA_IDS, "bert"))
-    # What would be another model under the same names.
+    # Other values make another model under the same names.
     check_fields(
         config,
         is_decoder=False,

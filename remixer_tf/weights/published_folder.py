@@ -1,8 +1,8 @@
 """A folder that others published: which of its fields and files were read.
 
 A reader asks a `PublishedFolder` for files and `Fields` for values. It obeys or refuses
-what it has asked for. `unread` names the rest, but for what is known here to change no
-answer.
+each of them. `unread` names the rest, except fields and files that are known here to
+change no answer.
 """
 
 import fnmatch

@@ -36,9 +36,9 @@ class SafetensorsFolder:
 
     The single file counts where both are there, as in transformers. `shapes` is
     {name: shape}, without a prefix that a wrapper of PyTorch's gave all names.
-    `converting` tells how to make safetensors of another form, for a message. Raises a
-    ValueError if a file is damaged, the index is wrong, the arrays are PEFT's, or an
-    array is of a type without a counterpart in NumPy.
+    `converting` is the part of a message that explains how to make safetensors of
+    another form. Raises a ValueError if a file is damaged, the index is wrong, the
+    arrays are PEFT's, or NumPy lacks the type of an array.
 
     Attributes:
         files: list of str, the names of the files that were read.
@@ -105,7 +105,7 @@ class SafetensorsFolder:
 
 
 def _prefix(names):
-    """What torch's wrappers set before all names of a model's arrays."""
+    """The prefix that torch's wrappers gave all names of a model's arrays."""
     found = [re.match(_WRAPPERS, name)[0] for name in names]
     return found[0] if len({*found}) == 1 else ""
 

@@ -1,4 +1,4 @@
-"""What the files of a tokenizer next to published weights say.
+"""Reads the files of a tokenizer next to published weights.
 
 transformers keeps tokens that were added in three places: `added_tokens.json`,
 `added_tokens_decoder` in tokenizer_config.json, and `added_tokens` in tokenizer.json.
@@ -194,7 +194,7 @@ def _token(file, number, values):
 
 
 def _special_tokens(folder):
-    """Texts of the special tokens beside those with names, a dictionary as a set."""
+    """Texts of the special tokens without names of their own, a dictionary as a set."""
     found = {}
     for file in (CONFIG, MAP):
         for name in ("additional_special_tokens", "extra_special_tokens"):

@@ -14,7 +14,7 @@ def placed(sharding):
     """Returns a context in which Keras makes variables on their own devices.
 
     Their values are those of one device, but for the last bit of large variables. Keras
-    initialises these in parts, for which it needs an `Initializer` and not a function.
+    initialises these in parts, and then needs an `Initializer` and not a function.
     `sharding` is a function of a `keras.Variable` that has a path and a shape, and no
     value yet. It returns a `jax.sharding.NamedSharding`.
     """

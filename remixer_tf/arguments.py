@@ -6,6 +6,8 @@
 Editors and type checkers read them as int, float, str and bool. A type of one's own is
 `Annotated[int, check]`, where `check(name, value)` raises a UserError. Several checks
 run in order. A dataclass calls `check_fields` in its `__post_init__`.
+
+`Tensor`, `Shape`, `Batch` and `Cache` are for editors and readers: nothing checks them.
 """
 
 import dataclasses
@@ -14,7 +16,7 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar, cast
 
 from remixer_tf.errors import (
@@ -28,6 +30,10 @@ from remixer_tf.errors import (
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
+Tensor = Any  # of Keras' backend, or a NumPy array; Keras has no types
+Shape = tuple[int | None, ...]
+Batch = Mapping[str, Any]  # tensors by their names
+Cache = dict[str, Any]  # tensors by their names, or the caches of parts
 
 
 class Check:

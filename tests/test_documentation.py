@@ -15,6 +15,7 @@ import subprocess
 import sys
 
 import gin
+import keras
 import numpy as np
 import pytest
 import seqio
@@ -283,11 +284,19 @@ def test_every_public_name_has_types():
     functions.remove(rt.LoadedRun.__init__)
     methods = filter(inspect.isfunction, vars(rt.LoadedRun).values())
     functions += [x for x in methods if not x.__name__.startswith("_")]
+    of_layers = "build", "call", "init_cache", "decode_step", "prefill"
+    layers = [x for x in public if inspect.isclass(x) and issubclass(x, keras.Layer)]
+    functions += [
+        getattr(x, name) for x in layers for name in of_layers if hasattr(x, name)
+    ]
     for part in functions:
         if not getattr(part, "__module__", "").startswith("remixer_tf"):
             continue  # of Keras, or of a NamedTuple
-        parameters = inspect.signature(part).parameters.values()
-        bare = {x.name for x in parameters if x.annotation is inspect.Parameter.empty}
+        signature = inspect.signature(part)
+        types = {x.name: x.annotation for x in signature.parameters.values()}
+        if part.__name__ in of_layers:
+            types["return"] = signature.return_annotation
+        bare = {name for name, x in types.items() if x is inspect.Parameter.empty}
         assert bare <= {"self"}, f"{part.__qualname__} has no types of {bare}"
 
 

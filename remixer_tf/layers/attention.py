@@ -6,10 +6,19 @@ from typing import Unpack
 import keras
 from keras import ops
 
-from remixer_tf.arguments import PositiveFloat, PositiveInt, checked
+from remixer_tf.arguments import (
+    Cache,
+    PositiveFloat,
+    PositiveInt,
+    Shape,
+    Tensor,
+    checked,
+)
 from remixer_tf.kernels.scores import scores
 from remixer_tf.layers.base import (
     MASKED,
+    Context,
+    DecodeState,
     Sublayer,
     dense,
     fill_cache,
@@ -81,7 +90,7 @@ class _Attention(Sublayer):
             dropout_rate, shared_axes=(2,), name="dropout", dtype=self.dtype_policy
         )
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         d_model = input_shape[-1]
         inner = self.num_heads * self.d_kv
         project = self._projection
@@ -200,7 +209,7 @@ class SelfAttention(_Attention):
                 num_heads, self.stack_facts.bidirectional, name="position_bias"
             )
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         super().build(input_shape)
         self._build_position_bias()
 
@@ -209,7 +218,7 @@ class SelfAttention(_Attention):
             self.stack_facts.tell(self.position_bias)
             self.position_bias.build()
 
-    def call(self, x, context, training=False):
+    def call(self, x: Tensor, context: Context, training: bool = False) -> Tensor:
         bias = self._bias(x.shape[1], context)
         return self._attend(x, self._kept(x), bias, training)
 
@@ -242,12 +251,14 @@ class SelfAttention(_Attention):
         seen = state.key_positions <= state.step
         return _sum([*biases, _mask_bias(seen)[None, None, None]])
 
-    def init_cache(self, batch_size, max_length, context):
+    def init_cache(self, batch_size: int, max_length: int, context: Context) -> Cache:
         require_causal(self)
         shape = (batch_size, self.num_heads, max_length, self.d_kv)
         return dict.fromkeys(self.keeps, ops.zeros(shape, self.compute_dtype))
 
-    def decode_step(self, x, cache, context, state):
+    def decode_step(
+        self, x: Tensor, cache: Cache, context: Context, state: DecodeState
+    ) -> tuple[Tensor, Cache]:
         kept = self._kept(x)
         cache = {name: update_cache(cache[name], kept[name], state) for name in kept}
         bias = self._step_bias(context, state)
@@ -255,7 +266,9 @@ class SelfAttention(_Attention):
             return self._attend_to_ancestors(x, cache, bias, state.ancestry), cache
         return self._attend(x, cache, bias), cache
 
-    def prefill(self, x, cache, context, state):
+    def prefill(
+        self, x: Tensor, cache: Cache, context: Context, state: DecodeState
+    ) -> tuple[Tensor, Cache]:
         kept = self._kept(x)
         y = self._attend(x, kept, self._bias(x.shape[1], context))
         return y, {name: fill_cache(cache[name], kept[name]) for name in kept}
@@ -287,7 +300,7 @@ class CrossAttention(_Attention):
     reorders_cache = False
     reads_encoder = True
 
-    def call(self, x, context, training=False):
+    def call(self, x: Tensor, context: Context, training: bool = False) -> Tensor:
         biases = self._encoded_bias(context)
         if context.segment_ids is not None:
             same = ops.equal(
@@ -297,10 +310,12 @@ class CrossAttention(_Attention):
             biases.append(_mask_bias(same)[:, None])
         return self._attend(x, self._kept(context.encoded), _sum(biases), training)
 
-    def init_cache(self, batch_size, max_length, context):
+    def init_cache(self, batch_size: int, max_length: int, context: Context) -> Cache:
         return self._kept(context.encoded)
 
-    def decode_step(self, x, cache, context, state):
+    def decode_step(
+        self, x: Tensor, cache: Cache, context: Context, state: DecodeState
+    ) -> tuple[Tensor, Cache]:
         # Hypotheses of an example, which are successive rows, read the same keys: they
         # are so many positions of it.
         examples = ops.shape(cache["key"])[0]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple, Unpack
 import keras
 from keras import ops
 
-from remixer_tf.arguments import PositiveInt, checked, one_of
+from remixer_tf.arguments import Cache, PositiveInt, Tensor, checked, one_of
 from remixer_tf.errors import UserError
 from remixer_tf.kernels.project import project
 from remixer_tf.layers.axes import NamedAxes, axes_of, build_named, naming
@@ -181,7 +181,7 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
             )
         return super().__call__(*args, **kwargs)
 
-    def call(self, x, context, training=False):
+    def call(self, x: Tensor, context: Context, training: bool = False) -> Tensor:
         """Transforms a whole sequence.
 
         Args:
@@ -194,7 +194,7 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
         """
         raise NotImplementedError
 
-    def init_cache(self, batch_size, max_length, context):
+    def init_cache(self, batch_size: int, max_length: int, context: Context) -> Cache:
         """Makes the empty decoding cache.
 
         Args:
@@ -214,7 +214,9 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
             raise self._cannot_decode()
         return {}
 
-    def decode_step(self, x, cache, context, state):
+    def decode_step(
+        self, x: Tensor, cache: Cache, context: Context, state: DecodeState
+    ) -> tuple[Tensor, Cache]:
         """Transforms position `state.step`, given the earlier ones in `cache`.
 
         Args:
@@ -231,7 +233,9 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
         """
         raise self._cannot_decode()
 
-    def prefill(self, x, cache, context, state):
+    def prefill(
+        self, x: Tensor, cache: Cache, context: Context, state: DecodeState
+    ) -> tuple[Tensor, Cache]:
         """Reads a prompt of `state.step` positions, with the result of as many steps.
 
         This method takes the steps one by one. A sublayer overrides it to read all
@@ -294,7 +298,9 @@ class PositionWise(Sublayer):
     causal = True
     reorders_cache = False
 
-    def decode_step(self, x, cache, context, state):
+    def decode_step(
+        self, x: Tensor, cache: Cache, context: Context, state: DecodeState
+    ) -> tuple[Tensor, Cache]:
         return self(x, context=context), cache
 
     prefill = decode_step

@@ -5,6 +5,7 @@ from typing import Unpack
 import keras
 from keras import ops
 
+from remixer_tf.arguments import Shape
 from remixer_tf.layers.attention import SelfAttention, SelfAttentionKeywords
 from remixer_tf.layers.base import dense
 from remixer_tf.layers.feed_forward import FeedForward
@@ -58,7 +59,7 @@ class PositionalAttention(BertSelfAttention):
     ):
         super().__init__(num_heads, d_kv, relative_bias=True, **kwargs)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         d_model = input_shape[-1]
         inner = self.num_heads * self.d_kv
         dtype = self.dtype_policy

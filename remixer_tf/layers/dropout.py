@@ -8,6 +8,7 @@ from typing import Unpack
 import keras
 from keras import ops
 
+from remixer_tf.arguments import Shape, Tensor
 from remixer_tf.errors import UserError, check_range
 from remixer_tf.layers.keywords import LayerKeywords
 
@@ -78,11 +79,11 @@ class Dropout(keras.layers.Layer):
         self.rate = rate
         self.shared_axes = tuple(shared_axes)
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Shape | None = None) -> None:
         if self.rate:
             self.seed_generator = ReplicaSeedGenerator(name="seed_generator")
 
-    def call(self, x, training=False):
+    def call(self, x: Tensor, training: bool = False) -> Tensor:
         if not (self.rate and training):
             return x
         noise_shape = list(ops.shape(x))

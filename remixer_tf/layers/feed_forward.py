@@ -2,8 +2,8 @@
 
 from typing import Unpack
 
-from remixer_tf.arguments import PositiveInt, checked
-from remixer_tf.layers.base import PositionWise, dense, get_activation, wide
+from remixer_tf.arguments import PositiveInt, Shape, Tensor, checked
+from remixer_tf.layers.base import Context, PositionWise, dense, get_activation, wide
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.keywords import SublayerKeywords
 
@@ -38,7 +38,7 @@ class FeedForward(PositionWise):
             dropout_rate, shared_axes=(1,), name="dropout", dtype=self.dtype_policy
         )
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         d_model = input_shape[-1]
         self.wi = self._dense("wi", d_model, self.d_ff, ("d_model", "d_ff"))
         self.wo = self._dense("wo", self.d_ff, d_model, ("d_ff", "d_model"))
@@ -51,7 +51,7 @@ class FeedForward(PositionWise):
     def _projection(self, name, d_in, d_out, dtype, axes):
         return dense(name, (None, None, d_in), d_out, dtype, axes=axes)
 
-    def call(self, x, context, training=False):
+    def call(self, x: Tensor, context: Context, training: bool = False) -> Tensor:
         return self.wo(self.dropout(self.act(self.wi(x)), training=training))
 
 
@@ -72,13 +72,13 @@ class GatedFeedForward(FeedForward):
     ):
         super().__init__(d_ff, activation, dropout_rate, **kwargs)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         d_model = input_shape[-1]
         self.wi_0 = self._dense("wi_0", d_model, self.d_ff, ("d_model", "d_ff"))
         self.wi_1 = self._dense("wi_1", d_model, self.d_ff, ("d_model", "d_ff"))
         self.wo = self._dense("wo", self.d_ff, d_model, ("d_ff", "d_model"))
         self.dropout.build()
 
-    def call(self, x, context, training=False):
+    def call(self, x: Tensor, context: Context, training: bool = False) -> Tensor:
         hidden = self.act(self.wi_0(x)) * self.wi_1(x)
         return self.wo(self.dropout(hidden, training=training))

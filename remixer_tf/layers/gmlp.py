@@ -6,10 +6,13 @@ import keras
 from keras import ops
 
 from remixer_tf.arguments import (
+    Cache,
     Factory,
     NonNegativeFloat,
     Number,
     PositiveInt,
+    Shape,
+    Tensor,
     checked,
     one_of,
 )
@@ -17,6 +20,8 @@ from remixer_tf.errors import UserError
 from remixer_tf.kernels.project import project
 from remixer_tf.layers.axes import is_shared, share
 from remixer_tf.layers.base import (
+    Context,
+    DecodeState,
     Sublayer,
     get_activation,
     read_prompt,
@@ -121,7 +126,7 @@ class SpatialGatingUnit(Sublayer):
             dtype=self.dtype_policy,
         )
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         channels = input_shape[-1]
         if self.variant == "split":
             if channels % 2:
@@ -137,22 +142,36 @@ class SpatialGatingUnit(Sublayer):
         self.norm.build((None, None, channels))
         self.mixing.build((None, None, channels))
 
-    def call(self, z, context, added=None):
+    def call(self, z: Tensor, context: Context, added: Tensor | None = None) -> Tensor:
         z_1, z_2 = self._parts(z)
         f = self._mix(self.norm(z_2), context)  # W LayerNorm(Z_2) + b
         return self._gate(z_1, f, added)
 
-    def init_cache(self, batch_size, max_length, context):
+    def init_cache(self, batch_size: int, max_length: int, context: Context) -> Cache:
         """The cache holds the normalised channels that W mixes."""
         return self.mixing.init_cache(batch_size, max_length, context)
 
-    def decode_step(self, z, cache, context, state, added=None):
+    def decode_step(
+        self,
+        z: Tensor,
+        cache: Cache,
+        context: Context,
+        state: DecodeState,
+        added: Tensor | None = None,
+    ) -> tuple[Tensor, Cache]:
         """See `Sublayer`: z is `[batch, 1, channels]`; `added` as in `call`."""
         z_1, z_2 = self._parts(z)
         f, cache = self.mixing.decode_step(self.norm(z_2), cache, context, state)
         return self._gate(z_1, f, added), cache
 
-    def prefill(self, z, cache, context, state, added=None):
+    def prefill(
+        self,
+        z: Tensor,
+        cache: Cache,
+        context: Context,
+        state: DecodeState,
+        added: Tensor | None = None,
+    ) -> tuple[Tensor, Cache]:
         """See `Sublayer`: z is `[batch, width, channels]`; `added` as in `call`."""
         z_1, z_2 = self._parts(z)
         f, cache = read_prompt(self.mixing, self.norm(z_2), cache, context, state)
@@ -249,7 +268,7 @@ class GatedMLP(Sublayer):
         """See `Sublayer`: the gate's."""
         return self.gating.first_scorable
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         d_model = input_shape[-1]
         dtype = self.dtype_policy
         axes = ("d_model", "d_ff")
@@ -262,7 +281,7 @@ class GatedMLP(Sublayer):
             self.stack_facts.tell(self.attention)
             self.attention.build(input_shape)
 
-    def call(self, x, context, training=False):
+    def call(self, x: Tensor, context: Context, training: bool = False) -> Tensor:
         attended = None
         if self.attention is not None:
             attended = self.attention(x, context=context, training=training)
@@ -284,16 +303,20 @@ class GatedMLP(Sublayer):
             self.act(project(x, kernel[:, half]) + bias[:, half]) for half in (0, 1)
         )
 
-    def init_cache(self, batch_size, max_length, context):
+    def init_cache(self, batch_size: int, max_length: int, context: Context) -> Cache:
         cache = self.gating.init_cache(batch_size, max_length, context)
         if self.attention is not None:
             cache |= self.attention.init_cache(batch_size, max_length, context)
         return cache
 
-    def decode_step(self, x, cache, context, state):
+    def decode_step(
+        self, x: Tensor, cache: Cache, context: Context, state: DecodeState
+    ) -> tuple[Tensor, Cache]:
         return self._with_cache(_step, x, cache, context, state)
 
-    def prefill(self, x, cache, context, state):
+    def prefill(
+        self, x: Tensor, cache: Cache, context: Context, state: DecodeState
+    ) -> tuple[Tensor, Cache]:
         return self._with_cache(read_prompt, x, cache, context, state)
 
     def _with_cache(self, read, x, *rest):

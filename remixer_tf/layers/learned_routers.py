@@ -5,7 +5,7 @@ from typing import Annotated, Unpack
 import keras
 from keras import ops
 
-from remixer_tf.arguments import NonNegativeFloat, checked, integer
+from remixer_tf.arguments import NonNegativeFloat, Shape, Tensor, checked, integer
 from remixer_tf.kernels.jitter import jitter
 from remixer_tf.layers.base import softmax
 from remixer_tf.layers.dropout import ReplicaSeedGenerator
@@ -65,7 +65,7 @@ class LearnedRouter(Router):
         self.balance_weight = balance_weight
         self.z_weight = z_weight
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.kernel = self.add_weight(
             name="kernel",
             shape=(input_shape[-1], self.num_experts),  # [d_model, num_experts]
@@ -80,7 +80,9 @@ class LearnedRouter(Router):
         """Whether random numbers are needed in training."""
         return bool(self.jitter)
 
-    def call(self, x, tokens, token_mask, training=False):
+    def call(
+        self, x: Tensor, tokens: Tensor, token_mask: Tensor, training: bool = False
+    ) -> Routing:
         if self.jitter and training:
             x *= jitter(ops.shape(x), self.jitter, self.seed_generator)
         logits = ops.matmul(x, self.kernel)  # float32 [groups, tokens, num_experts]
@@ -167,7 +169,9 @@ class GShardRouter(LearnedRouter):
     def draws(self):
         return bool(self.jitter or self.second_threshold)
 
-    def call(self, x, tokens, token_mask, training=False):
+    def call(
+        self, x: Tensor, tokens: Tensor, token_mask: Tensor, training: bool = False
+    ) -> Routing:
         routing = super().call(x, tokens, token_mask, training)
         gates = routing.gates / ops.sum(routing.gates, axis=-1, keepdims=True)
         chosen = None

@@ -6,12 +6,14 @@ from typing import Any, Unpack
 import keras
 from keras import ops
 
-from remixer_tf.arguments import PositiveInt, checked
+from remixer_tf.arguments import Cache, PositiveInt, Shape, Tensor, checked
 from remixer_tf.errors import UserError
 from remixer_tf.kernels import fft_product
 from remixer_tf.kernels.mix import mix
 from remixer_tf.layers.base import (
     MASKED,
+    Context,
+    DecodeState,
     Sublayer,
     check_length,
     fill_cache,
@@ -104,7 +106,7 @@ class LengthMixing(Sublayer):
         # The matrix is float32, and so is its dropout.
         self.dropout = Dropout(dropout_rate, name="dropout", dtype="float32")
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         require_max_length(self)
         heads, n, channels = self.num_mixing_heads, self.max_length, input_shape[-1]
         if channels % heads:
@@ -133,7 +135,7 @@ class LengthMixing(Sublayer):
                 autocast=False,
             )
 
-    def call(self, x, context, training=False):
+    def call(self, x: Tensor, context: Context, training: bool = False) -> Tensor:
         n, channels = x.shape[1:]
         x = ops.reshape(x, (-1, n, self.num_mixing_heads, self.group))
         y = self.mix(ops.transpose(x, (2, 0, 3, 1)), context, training)
@@ -252,7 +254,7 @@ class LengthMixing(Sublayer):
         symbol = "softmax(H)" if self.softmax else "W"
         return MixingFacts(symbol, signed=not self.softmax, filter=weights)
 
-    def init_cache(self, batch_size, max_length, context):
+    def init_cache(self, batch_size: int, max_length: int, context: Context) -> Cache:
         """See `Sublayer`: the cache holds the inputs, of all steps to `max_length`.
 
         Rows and heads are one axis, and the product reads the cache in the shape in
@@ -268,7 +270,9 @@ class LengthMixing(Sublayer):
         shape = (batch_size * self.num_mixing_heads, max_length, self.group)
         return {"inputs": ops.zeros(shape, self.compute_dtype)}
 
-    def decode_step(self, x, cache, context, state):
+    def decode_step(
+        self, x: Tensor, cache: Cache, context: Context, state: DecodeState
+    ) -> tuple[Tensor, Cache]:
         """See `Sublayer`: row t of M, at step t, times the inputs so far."""
         ancestry, heads = state.ancestry, self.num_mixing_heads
         inputs = update_cache(cache["inputs"], self._as_cached(x), state)
@@ -292,7 +296,9 @@ class LengthMixing(Sublayer):
         y = ops.transpose(y, (0, 2, 1, 3))
         return ops.reshape(y, (-1, 1, heads * self.group)), {"inputs": inputs}
 
-    def prefill(self, x, cache, context, state):
+    def prefill(
+        self, x: Tensor, cache: Cache, context: Context, state: DecodeState
+    ) -> tuple[Tensor, Cache]:
         inputs = fill_cache(cache["inputs"], self._as_cached(x))
         return self(x, context=context), {"inputs": inputs}
 

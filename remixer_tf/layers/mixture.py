@@ -7,10 +7,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from remixer_tf.arguments import Factory, PositiveInt, checked
+from remixer_tf.arguments import Factory, PositiveInt, Shape, Tensor, checked
 from remixer_tf.errors import UserError
 from remixer_tf.layers.axes import is_shared, share
-from remixer_tf.layers.base import PositionWise, get_activation, wide
+from remixer_tf.layers.base import Context, PositionWise, get_activation, wide
 from remixer_tf.layers.dispatch import exchange, gather, make_plan, multiply_blocks
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.keywords import SublayerKeywords
@@ -100,7 +100,7 @@ class MoE(PositionWise):
             "tokens, which a decoder's layers do not see. Take another router."
         )
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         d_model = input_shape[-1]
         names = ("wi_0", "wi_1") if self.gated else ("wi",)
         into, out = (d_model, self.d_ff), (self.d_ff, d_model)
@@ -126,7 +126,7 @@ class MoE(PositionWise):
     def int8_axes(self):
         return {"wi": -2, "wo": -2}
 
-    def call(self, x, context, training=False):
+    def call(self, x: Tensor, context: Context, training: bool = False) -> Tensor:
         if self.router.needs_tokens and context.tokens is None:
             raise UserError(
                 f"{type(self.router).__name__} of '{self.path}' routes by the tokens' "

@@ -5,9 +5,11 @@ from typing import Unpack
 import keras
 from keras import ops
 
-from remixer_tf.arguments import PositiveInt, checked
+from remixer_tf.arguments import Cache, PositiveInt, Shape, Tensor, checked
 from remixer_tf.errors import UserError
 from remixer_tf.layers.base import (
+    Context,
+    DecodeState,
     Sublayer,
     check_length,
     get_activation,
@@ -99,11 +101,11 @@ class TokenMixingMLP(_TokenMLP):
             decoding.
     """
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         require_max_length(self)
         self._build_weights(self.max_length, (self.max_length, self.d_tokens))
 
-    def call(self, x, context, training=False):
+    def call(self, x: Tensor, context: Context, training: bool = False) -> Tensor:
         self._refuse_segments(context)
         length = x.shape[1]
         check_length(self, length)
@@ -145,11 +147,11 @@ class SlidingTokenMLP(_TokenMLP):
         super().__init__(d_tokens, gated, activation, **kwargs)
         self.window = window
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.d_model = input_shape[-1]
         self._build_weights(self.window, (self.d_tokens,))
 
-    def call(self, x, context, training=False):
+    def call(self, x: Tensor, context: Context, training: bool = False) -> Tensor:
         before = self.window - 1
         x = ops.pad(self._mask(x, context), [[0, 0], [before, 0], [0, 0]])
         length = x.shape[1] - before
@@ -162,16 +164,20 @@ class SlidingTokenMLP(_TokenMLP):
             windows *= ops.cast(same, x.dtype)[..., None]
         return self._mix(windows)
 
-    def init_cache(self, batch_size, max_length, context):
+    def init_cache(self, batch_size: int, max_length: int, context: Context) -> Cache:
         shape = (batch_size, self.window, self.d_model)
         return {"inputs": ops.zeros(shape, self.compute_dtype)}
 
-    def decode_step(self, x, cache, context, state):
+    def decode_step(
+        self, x: Tensor, cache: Cache, context: Context, state: DecodeState
+    ) -> tuple[Tensor, Cache]:
         last = cache["inputs"]
         inputs = ops.concatenate([last[:, 1:], ops.cast(x, last.dtype)], axis=1)
         return self._mix(inputs[:, None]), {"inputs": inputs}
 
-    def prefill(self, x, cache, context, state):
+    def prefill(
+        self, x: Tensor, cache: Cache, context: Context, state: DecodeState
+    ) -> tuple[Tensor, Cache]:
         inputs = ops.pad(x, [[0, 0], [self.window, 0], [0, 0]])
         # The window that ends before the step.
         inputs = ops.take(inputs, state.step + ops.arange(self.window), axis=1)
@@ -227,11 +233,11 @@ class BlockTokenMLP(_TokenMLP):
             )
         self.window = window
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.d_model = input_shape[-1]
         self._build_weights(self.window, (self.window, self.d_tokens))
 
-    def call(self, x, context, training=False):
+    def call(self, x: Tensor, context: Context, training: bool = False) -> Tensor:
         self._refuse_segments(context)
         return self._mix(self._mask(x, context))[0]
 
@@ -261,7 +267,7 @@ class BlockTokenMLP(_TokenMLP):
         hidden = ops.reshape(hidden, (-1, num_blocks, *groups))
         return y, {"inputs": x, "hidden": hidden}
 
-    def init_cache(self, batch_size, max_length, context):
+    def init_cache(self, batch_size: int, max_length: int, context: Context) -> Cache:
         window, per_group = self.window, self.d_tokens // self.window
         inputs, hidden = (window, self.d_model), (window, per_group, self.d_model)
         return {
@@ -269,7 +275,9 @@ class BlockTokenMLP(_TokenMLP):
             "hidden": ops.zeros((batch_size, *hidden), self.compute_dtype),
         }
 
-    def decode_step(self, x, cache, context, state):
+    def decode_step(
+        self, x: Tensor, cache: Cache, context: Context, state: DecodeState
+    ) -> tuple[Tensor, Cache]:
         # Entries of the block before lie ahead of `place`, and so are hidden.
         place, places = state.step % self.window, ops.arange(self.window)
         here, seen = ops.equal(places, place), places <= place
@@ -295,7 +303,9 @@ class BlockTokenMLP(_TokenMLP):
             y += ops.take(self.wo_bias, place, axis=0)
         return y, {"inputs": inputs, "hidden": hidden}
 
-    def prefill(self, x, cache, context, state):
+    def prefill(
+        self, x: Tensor, cache: Cache, context: Context, state: DecodeState
+    ) -> tuple[Tensor, Cache]:
         y, blocks = self._mix(x)
 
         def of_step(blocks, cached):

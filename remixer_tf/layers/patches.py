@@ -5,7 +5,7 @@ from typing import Unpack
 import keras
 from keras import ops
 
-from remixer_tf.arguments import PositiveInt, checked
+from remixer_tf.arguments import PositiveInt, Shape, Tensor, checked
 from remixer_tf.errors import UserError
 from remixer_tf.layers.base import dense
 from remixer_tf.layers.keywords import LayerKeywords
@@ -43,7 +43,7 @@ class PatchEmbedding(keras.layers.Layer):
         self.patch_size = patch_size
         self.d_model = d_model
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         _, height, width, channels = input_shape
         if height % self.patch_size or width % self.patch_size:
             raise UserError(
@@ -60,7 +60,7 @@ class PatchEmbedding(keras.layers.Layer):
             use_bias=True,
         )
 
-    def call(self, images):
+    def call(self, images: Tensor) -> Tensor:
         _, height, width, channels = images.shape
         size = self.patch_size
         rows, columns = height // size, width // size

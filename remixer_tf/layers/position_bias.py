@@ -6,7 +6,7 @@ from typing import Unpack
 import keras
 from keras import ops
 
-from remixer_tf.arguments import PositiveInt, checked
+from remixer_tf.arguments import PositiveInt, Shape, Tensor, checked
 from remixer_tf.errors import UserError, check_integers
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.keywords import LayerKeywords
@@ -77,7 +77,7 @@ class RelativePositionBias(SavesParts, NamedAxes, keras.layers.Layer):
         self.num_buckets = num_buckets
         self.max_distance = max_distance
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Shape | None = None) -> None:
         if self.bidirectional is None:
             self.bidirectional = True
         parts = 4 if self.bidirectional else 2
@@ -98,7 +98,7 @@ class RelativePositionBias(SavesParts, NamedAxes, keras.layers.Layer):
             autocast=False,
         )
 
-    def call(self, query_positions, key_positions):
+    def call(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         """Biases of queries on keys at int32 positions `[length]` and `[kv_length]`.
 
         Returns float32 `[1, heads, length, kv_length]`.

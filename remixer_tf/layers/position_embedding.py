@@ -5,9 +5,11 @@ from typing import Unpack
 import keras
 from keras import ops
 
-from remixer_tf.arguments import PositiveInt, checked
+from remixer_tf.arguments import PositiveInt, Shape, Tensor, checked
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import (
+    Context,
+    DecodeState,
     check_length,
     require_max_length,
     require_positions,
@@ -44,7 +46,7 @@ class PositionEmbedding(SavesParts, NamedAxes, keras.layers.Layer):
         super().__init__(**kwargs)
         self.max_length = max_length
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         require_max_length(self)
         self.embeddings = self.add_weight(
             name="embeddings",
@@ -53,7 +55,9 @@ class PositionEmbedding(SavesParts, NamedAxes, keras.layers.Layer):
             initializer=keras.initializers.TruncatedNormal(stddev=0.02),
         )
 
-    def call(self, x, context, state=None):
+    def call(
+        self, x: Tensor, context: Context, state: DecodeState | None = None
+    ) -> Tensor:
         length = x.shape[1] if state is None else state.key_positions.shape[0]
         check_length(self, length)
         if state is not None:

@@ -5,9 +5,17 @@ from typing import Annotated, Unpack
 
 from keras import ops
 
-from remixer_tf.arguments import PositiveInt, checked, one_of
+from remixer_tf.arguments import Cache, PositiveInt, Shape, Tensor, checked, one_of
 from remixer_tf.errors import UserError
-from remixer_tf.layers.base import Sublayer, dense, get_activation, read_prompt, wide
+from remixer_tf.layers.base import (
+    Context,
+    DecodeState,
+    Sublayer,
+    dense,
+    get_activation,
+    read_prompt,
+    wide,
+)
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.keywords import SublayerKeywords
 from remixer_tf.layers.length_mixing import LengthMixing
@@ -123,7 +131,7 @@ class RemixerBlock(Sublayer):
             dropout_rate, shared_axes=(1,), name="dropout", dtype=out
         )
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         d_model, dtype = input_shape[-1], self.dtype_policy
         d_ff = self.d_ff or d_model
         if self.residual == "output" and d_ff != d_model:
@@ -161,20 +169,24 @@ class RemixerBlock(Sublayer):
         """See `Sublayer`: X_C + X', where X_C multiplies X_S and X'."""
         return () if self.composition in ("none", "subtractive") else ("wo",)
 
-    def call(self, x, context, training=False):
+    def call(self, x: Tensor, context: Context, training: bool = False) -> Tensor:
         x_prime = self.act(self.wi_0(x)) * self.wi_1(x)  # GELU(X W_1) * (X W_2)
         x_s = self.mixing(x_prime, context=context, training=training)  # softmax(H) X'
         return self._output(x_prime, x_s, training)
 
-    def init_cache(self, batch_size, max_length, context):
+    def init_cache(self, batch_size: int, max_length: int, context: Context) -> Cache:
         return self.mixing.init_cache(batch_size, max_length, context)
 
-    def decode_step(self, x, cache, context, state):
+    def decode_step(
+        self, x: Tensor, cache: Cache, context: Context, state: DecodeState
+    ) -> tuple[Tensor, Cache]:
         x_prime = self.act(self.wi_0(x)) * self.wi_1(x)
         x_s, cache = self.mixing.decode_step(x_prime, cache, context, state)
         return self._output(x_prime, x_s), cache
 
-    def prefill(self, x, cache, context, state):
+    def prefill(
+        self, x: Tensor, cache: Cache, context: Context, state: DecodeState
+    ) -> tuple[Tensor, Cache]:
         x_prime = self.act(self.wi_0(x)) * self.wi_1(x)
         x_s, cache = read_prompt(self.mixing, x_prime, cache, context, state)
         return self._output(x_prime, x_s), cache

@@ -11,6 +11,8 @@ from remixer_tf.arguments import (
     NonNegativeFloat,
     NonNegativeInt,
     PositiveInt,
+    Shape,
+    Tensor,
     checked,
 )
 from remixer_tf.kernels.largest import largest
@@ -78,7 +80,9 @@ class Router(SavesParts, NamedAxes, keras.layers.Layer):
         self.num_experts = num_experts
         self.capacity_factor = capacity_factor
 
-    def call(self, x, tokens, token_mask, training=False):
+    def call(
+        self, x: Tensor, tokens: Tensor, token_mask: Tensor, training: bool = False
+    ) -> Routing:
         """Chooses.
 
         Args:
@@ -134,7 +138,7 @@ class BaseRouter(Router):
     ):
         super().__init__(num_experts, capacity_factor, **kwargs)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.kernel = self.add_weight(
             name="kernel",
             shape=(input_shape[-1], self.num_experts),  # [d_model, num_experts]
@@ -142,7 +146,9 @@ class BaseRouter(Router):
             initializer=keras.initializers.Orthogonal(gain=0.1),
         )
 
-    def call(self, x, tokens, token_mask, training=False):
+    def call(
+        self, x: Tensor, tokens: Tensor, token_mask: Tensor, training: bool = False
+    ) -> Routing:
         logits = ops.matmul(x, self.kernel)
         best = experts = largest(logits)
         if training:
@@ -189,7 +195,7 @@ class HashRouter(Router):
         self.vocab_size = vocab_size
         self.seed = seed
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         rng = np.random.default_rng(self.seed)
         table = rng.integers(0, self.num_experts, self.vocab_size)
         # Numbers, since int32 variables have no place on GPUs.
@@ -202,6 +208,8 @@ class HashRouter(Router):
             autocast=False,
         )
 
-    def call(self, x, tokens, token_mask, training=False):
+    def call(
+        self, x: Tensor, tokens: Tensor, token_mask: Tensor, training: bool = False
+    ) -> Routing:
         experts = ops.cast(ops.take(self.table, tokens), "int32")[..., None]
         return Routing(experts, ops.ones_like(experts, dtype="float32"))

@@ -10,11 +10,11 @@ from typing import Annotated, Unpack
 import keras
 from keras import ops
 
-from remixer_tf.arguments import PositiveInt, checked, one_of
+from remixer_tf.arguments import Cache, PositiveInt, Shape, checked, one_of
 from remixer_tf.errors import UserError
 from remixer_tf.kernels.take_rows import take_rows
 from remixer_tf.layers.assignment import assign_balanced
-from remixer_tf.layers.base import require_max_length, softmax
+from remixer_tf.layers.base import Context, require_max_length, softmax
 from remixer_tf.layers.gmlp import GateKeywords, SpatialGatingUnit
 from remixer_tf.layers.sowing import sow
 
@@ -90,7 +90,7 @@ class SparseSpatialGate(SpatialGatingUnit):
         require_max_length(self)
         return count_first(self.max_length, ROUTINGS[self.routing])
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         width = input_shape[-1] // 2
         if width % self.num_experts:
             raise UserError(
@@ -108,7 +108,7 @@ class SparseSpatialGate(SpatialGatingUnit):
                 autocast=False,
             )
 
-    def init_cache(self, batch_size, max_length, context):
+    def init_cache(self, batch_size: int, max_length: int, context: Context) -> Cache:
         if self.num_deciding:
             raise UserError(
                 f'Spatial experts with routing="{self.routing}" cannot decode step by '

@@ -6,6 +6,7 @@ from typing import Any, Unpack
 import keras
 from keras import ops
 
+from remixer_tf.arguments import Batch, Cache, Tensor
 from remixer_tf.errors import UserError
 from remixer_tf.layers.base import Context
 from remixer_tf.layers.keywords import LayerKeywords
@@ -69,7 +70,7 @@ class DecoderOnly(TextWriter):
         names = "input_tokens", "target_tokens", "loss_weights"
         return {f"decoder_{name}": tokens for name in names}
 
-    def call(self, batch, training=False, logits=True):
+    def call(self, batch: Batch, training: bool = False, logits: bool = True) -> Tensor:
         check_tokens(batch, "decoder_input_tokens")
         if "encoder_input_tokens" in batch:
             raise UserError(
@@ -84,7 +85,7 @@ class DecoderOnly(TextWriter):
         x, _ = self.decoder(x, context=context, training=training)
         return self._compute_logits(x) if logits else x
 
-    def prompt(self, batch):
+    def prompt(self, batch: Batch) -> Tensor:
         """The prompts, int32 `[batch, prompt_length]`, 0 after their end.
 
         These are a batch's `encoder_input_tokens`, where encoder-decoders have their
@@ -94,7 +95,9 @@ class DecoderOnly(TextWriter):
         """
         return batch["encoder_input_tokens"]
 
-    def start_decoding(self, batch, max_length, hypotheses=1):
+    def start_decoding(
+        self, batch: Batch, max_length: int, hypotheses: int = 1
+    ) -> tuple[Context, Cache]:
         """Makes the empty cache for `max_length` tokens, the prompt included.
 
         See `EncoderDecoder.start_decoding`.

@@ -6,6 +6,7 @@ from typing import Any, Unpack
 import keras
 from keras import ops
 
+from remixer_tf.arguments import Batch, Cache, Tensor
 from remixer_tf.layers.base import Context
 from remixer_tf.layers.keywords import LayerKeywords
 from remixer_tf.models.text_writer import TextWriter
@@ -77,7 +78,7 @@ class EncoderDecoder(TextWriter):
             for key, length in lengths.items()
         }
 
-    def call(self, batch, training=False, logits=True):
+    def call(self, batch: Batch, training: bool = False, logits: bool = True) -> Tensor:
         check_tokens(batch, "encoder_input_tokens", "decoder_input_tokens")
         context = self.encode(batch, training=training)
         context = self._read_targets(context, batch)
@@ -85,7 +86,7 @@ class EncoderDecoder(TextWriter):
         x, _ = self.decoder(x, context=context, training=training)
         return self._compute_logits(x) if logits else x
 
-    def encode(self, batch: Any, training: bool = False) -> Any:
+    def encode(self, batch: Batch, training: bool = False) -> Context:
         """Runs the encoder, and returns the decoder's `Context`.
 
         It has `encoded` and its mask and segments, and no padding mask, since causality
@@ -105,7 +106,7 @@ class EncoderDecoder(TextWriter):
         x, _ = self.encoder(x, context=context, training=training)
         return Context(encoded=x, encoded_mask=mask, encoded_segment_ids=segment_ids)
 
-    def prompt(self, batch):
+    def prompt(self, batch: Batch) -> Tensor:
         """The target tokens that answers continue, int32 `[batch, prompt_length]`.
 
         A batch's `decoder_prompt_tokens`, 0 after their end; none without them.
@@ -114,7 +115,9 @@ class EncoderDecoder(TextWriter):
         none = batch["encoder_input_tokens"][:, :0]
         return batch.get("decoder_prompt_tokens", none)
 
-    def start_decoding(self, batch, max_length, hypotheses=1):
+    def start_decoding(
+        self, batch: Batch, max_length: int, hypotheses: int = 1
+    ) -> tuple[Context, Cache]:
         """Encodes, and makes the empty cache for `max_length` target tokens.
 
         `hypotheses` is the number of answers to each example that are written at the

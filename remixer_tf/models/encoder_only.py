@@ -6,7 +6,15 @@ from typing import Any, Unpack
 import keras
 from keras import ops
 
-from remixer_tf.arguments import Factory, NonNegativeInt, PositiveInt, checked
+from remixer_tf.arguments import (
+    Batch,
+    Factory,
+    NonNegativeInt,
+    PositiveInt,
+    Shape,
+    Tensor,
+    checked,
+)
 from remixer_tf.layers.axes import build_named
 from remixer_tf.layers.base import Context
 from remixer_tf.layers.keywords import LayerKeywords
@@ -84,7 +92,7 @@ class EncoderOnly(KerasModel):
             dtype=self.dtype_policy,
         )
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Shape | None = None) -> None:
         """Makes all variables; no data is needed."""
         shape = (None, None, self.d_model)
         # [vocab_size, d_model]
@@ -112,7 +120,7 @@ class EncoderOnly(KerasModel):
             **self.head.batch_spec(batch_size, feature_lengths),
         }
 
-    def call(self, batch, training=False, logits=True):
+    def call(self, batch: Batch, training: bool = False, logits: bool = True) -> Tensor:
         check_tokens(batch, "encoder_input_tokens")
         x, context = self.encode(batch, training=training)
         if not logits:
@@ -134,7 +142,7 @@ class EncoderOnly(KerasModel):
         """The width of `embed`'s vectors, an int."""
         return self.head.embedding_width(self.d_model)
 
-    def encode(self, batch: Any, training: bool = False) -> Any:
+    def encode(self, batch: Batch, training: bool = False) -> tuple[Tensor, Context]:
         """Runs the encoder, and returns what the head reads.
 
         These are float `[batch, length, d_model]` and the `Context`, which marks the

@@ -1,15 +1,15 @@
 """Heads, from an encoder's output to logits. All in float32, as logits are."""
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 import keras
 from keras import ops
 
-from remixer_tf.arguments import PositiveInt, checked
+from remixer_tf.arguments import Batch, PositiveInt, Shape, Tensor, checked
 from remixer_tf.errors import UserError, check_choices
 from remixer_tf.layers.axes import NamedAxes
-from remixer_tf.layers.base import MASKED, get_activation
+from remixer_tf.layers.base import MASKED, Context, get_activation
 from remixer_tf.layers.bert import bert_dense
 from remixer_tf.layers.embedding import TiedLogits
 from remixer_tf.layers.keywords import LayerKeywords
@@ -42,7 +42,7 @@ class Head(SavesParts, NamedAxes, keras.layers.Layer):
         labels = keras.KerasTensor((batch_size, self.num_targets), dtype="int32")
         return {"labels": labels, "label_weights": labels}
 
-    def call(self, x, batch, context, embedding):
+    def call(self, x: Tensor, batch: Batch, context: Context, embedding: Any) -> Tensor:
         raise NotImplementedError
 
     def embed(self, x, context):
@@ -93,7 +93,7 @@ class MaskedLMHead(Head):
         self.act = get_activation("gelu_exact")
         self.logits = TiedLogits(name="logits")
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         d_model = input_shape[-1]
         if self.mlm_transform:
             self.transform = _dense("transform", d_model, d_model)
@@ -117,7 +117,7 @@ class MaskedLMHead(Head):
             "encoder_loss_weights": predictions,
         }
 
-    def call(self, x, batch, context, embedding):
+    def call(self, x: Tensor, batch: Batch, context: Context, embedding: Any) -> Tensor:
         logits = self.logits(self.hidden(x, batch), embedding=embedding)
         return logits if self.bias_size is None else logits + self.bias
 
@@ -154,7 +154,7 @@ class ClassificationHead(Head):
         super().__init__(**kwargs)
         self.num_classes = num_classes
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         d_model = input_shape[-1]
         self._build_pooling(d_model)
         self.classifier = _dense("classifier", d_model, self.num_classes)
@@ -165,7 +165,7 @@ class ClassificationHead(Head):
     def _pool(self, x, context):
         return ops.tanh(self.pooler(x[:, 0]))
 
-    def call(self, x, batch, context, embedding):
+    def call(self, x: Tensor, batch: Batch, context: Context, embedding: Any) -> Tensor:
         if context.segment_ids is not None:
             raise UserError(
                 "One class is told for each row, and packed rows hold several "
@@ -261,7 +261,7 @@ class EmbeddingHead(Head):
         self.layers = [tuple(layer) for layer in layers]
         self.normalize = normalize
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         width, self.dense = len(self.pooling) * input_shape[-1], []
         for number, (units, _, use_bias) in enumerate(self.layers):
             self.dense.append(_dense(f"dense_{number}", width, units, use_bias))
@@ -283,7 +283,7 @@ class EmbeddingHead(Head):
             vector = vector / ops.maximum(length, 1e-12)
         return vector
 
-    def call(self, x, batch, context, embedding):
+    def call(self, x: Tensor, batch: Batch, context: Context, embedding: Any) -> Tensor:
         return self.embed(x, context)[:, None]
 
 
@@ -298,10 +298,10 @@ class SpanHead(Head):
 
     num_targets = 2
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.span = _dense("span", input_shape[-1], 2)
 
-    def call(self, x, batch, context, embedding):
+    def call(self, x: Tensor, batch: Batch, context: Context, embedding: Any) -> Tensor:
         padding = 1.0 - ops.cast(context.padding_mask, "float32")
         logits = ops.transpose(self.span(x), (0, 2, 1))
         return logits + padding[:, None] * MASKED

@@ -5,7 +5,15 @@ from typing import Annotated, Any, Unpack
 import keras
 from keras import ops
 
-from remixer_tf.arguments import Factory, PositiveInt, checked, one_of
+from remixer_tf.arguments import (
+    Batch,
+    Factory,
+    PositiveInt,
+    Shape,
+    Tensor,
+    checked,
+    one_of,
+)
 from remixer_tf.errors import UserError
 from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import Context, dense
@@ -90,7 +98,7 @@ class ImageClassifier(NamedAxes, KerasModel):
             max_length=num_tokens(image_size, patch_size, pool),
         )
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Shape | None = None) -> None:
         """Makes all variables; no data is needed."""
         self.patch_embedding.build((None, self.image_size, self.image_size, 3))
         length = num_tokens(self.image_size, self.patch_size, self.pool)
@@ -123,7 +131,7 @@ class ImageClassifier(NamedAxes, KerasModel):
             "label_weights": keras.KerasTensor((batch_size, 1), dtype="float32"),
         }
 
-    def call(self, batch, training=False):
+    def call(self, batch: Batch, training: bool = False) -> Tensor:
         check_batch(batch, "images")
         images = batch["images"]
         expected = (self.image_size, self.image_size, 3)

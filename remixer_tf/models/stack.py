@@ -8,9 +8,11 @@ from typing import Any, Unpack
 import keras
 from keras import ops
 
-from remixer_tf.arguments import Factory, PositiveInt, checked
+from remixer_tf.arguments import Cache, Factory, PositiveInt, Shape, Tensor, checked
 from remixer_tf.errors import UserError, check_factories, check_range
 from remixer_tf.layers.base import (
+    Context,
+    DecodeState,
     as_read,
     each_hypothesis,
     not_causal,
@@ -71,13 +73,13 @@ class Block(keras.layers.Layer):
             dtype=self.dtype_policy,
         )
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.norm.build(input_shape)
         self.sublayer.build(input_shape)
         self.dropout.build()
         self.stochastic_depth.build()
 
-    def call(self, x, context, training=False):
+    def call(self, x: Tensor, context: Context, training: bool = False) -> Tensor:
         y = self.sublayer(self._read(x), context=context, training=training)
         return self._add(x, y, training)
 
@@ -85,7 +87,7 @@ class Block(keras.layers.Layer):
         """`norm(x)` in the sublayer's dtype. Its steps are not called by Keras."""
         return ops.cast(self.norm(x), self.sublayer.compute_dtype)
 
-    def init_cache(self, batch_size, max_length, context):
+    def init_cache(self, batch_size: int, max_length: int, context: Context) -> Cache:
         cache = self.sublayer.init_cache(batch_size, max_length, context)
         if not isinstance(cache, dict):
             raise UserError(
@@ -94,11 +96,15 @@ class Block(keras.layers.Layer):
             )
         return cache
 
-    def decode_step(self, x, cache, context, state):
+    def decode_step(
+        self, x: Tensor, cache: Cache, context: Context, state: DecodeState
+    ) -> tuple[Tensor, Cache]:
         y, cache = self.sublayer.decode_step(self._read(x), cache, context, state)
         return self._add(x, y), cache
 
-    def prefill(self, x, cache, context, state):
+    def prefill(
+        self, x: Tensor, cache: Cache, context: Context, state: DecodeState
+    ) -> tuple[Tensor, Cache]:
         y, cache = read_prompt(self.sublayer, self._read(x), cache, context, state)
         return self._add(x, y), cache
 
@@ -358,7 +364,7 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         """The facts that it tells its layers."""
         return StackFacts(self.causal, self.max_length)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.d_model = input_shape[-1]
         for layer in (self.positions, self.position_bias, *self.blocks):
             if layer is not None:  # Also one that took another's place.
@@ -375,7 +381,15 @@ class TransformerStack(SavesParts, keras.layers.Layer):
             self.stack_facts.tell(block.sublayer, f"{self.name}/{block.name}")
         self.output_dropout.build()
 
-    def call(self, x, context, cache=None, state=None, training=False, prefill=False):
+    def call(
+        self,
+        x: Tensor,
+        context: Context,
+        cache: Cache | None = None,
+        state: DecodeState | None = None,
+        training: bool = False,
+        prefill: bool = False,
+    ) -> tuple[Tensor, Cache]:
         whole = state is None or prefill
         if self.positions is not None:
             x = self.positions(x, context=context, state=None if whole else state)
@@ -415,7 +429,7 @@ class TransformerStack(SavesParts, keras.layers.Layer):
             for layer in range(self.num_layers)
         ]
 
-    def init_cache(self, batch_size, max_length, context):
+    def init_cache(self, batch_size: int, max_length: int, context: Context) -> Cache:
         """Empty caches of all blocks, by the blocks' names (see `Sublayer`)."""
         cache = {}
         for block in self.blocks:
@@ -425,7 +439,7 @@ class TransformerStack(SavesParts, keras.layers.Layer):
             cache[block.name] = block.init_cache(batch_size, max_length, seen)
         return cache
 
-    def reorder_cache(self, cache, rows):
+    def reorder_cache(self, cache: Cache, rows: Tensor) -> Cache:
         """Takes the rows of a cache, int32 `[batch]`, that a beam search continues.
 
         Blocks that need no such thing, by `layers.base.reorders_cache`, keep their own.
@@ -437,7 +451,7 @@ class TransformerStack(SavesParts, keras.layers.Layer):
             for name, part in cache.items()
         }
 
-    def grow_cache(self, cache, max_length, context):
+    def grow_cache(self, cache: Cache, max_length: int, context: Context) -> Cache:
         """A cache of `init_cache` or a step, padded to hold `max_length` tokens.
 
         Entries that a subclass or model adds to the blocks' caches stay as they are.

@@ -1,13 +1,11 @@
 """The base of models that write text."""
 
-from typing import Any
-
 import keras
 from keras import ops
 
-from remixer_tf.arguments import Factory, PositiveInt, checked
+from remixer_tf.arguments import Cache, Factory, PositiveInt, Shape, Tensor, checked
 from remixer_tf.layers.axes import build_named
-from remixer_tf.layers.base import dense
+from remixer_tf.layers.base import Context, DecodeState, dense
 from remixer_tf.layers.embedding import TiedLogits
 from remixer_tf.models.keras_model import KerasModel
 from remixer_tf.objectives.hidden import matrix_of
@@ -53,7 +51,7 @@ class TextWriter(KerasModel):
             self.encoder = encoder(name="encoder", dtype=dtype, causal=False)
         self.decoder = decoder(name="decoder", dtype=dtype, causal=True)
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: Shape | None = None) -> None:
         """Makes all variables; no data is needed."""
         shape = (None, None, self.d_model)
         axes = ("vocab", "d_model")  # [vocab_size, d_model]
@@ -73,15 +71,17 @@ class TextWriter(KerasModel):
         """The first position of a row that may have a loss, see `Sublayer`."""
         return getattr(self.decoder, "first_scorable", 0)
 
-    def grow_cache(self, context, cache, max_length):
+    def grow_cache(self, context: Context, cache: Cache, max_length: int) -> Cache:
         """Pads the cache of the last step, to hold `max_length` tokens."""
         return self.decoder.grow_cache(cache, max_length, context)
 
-    def reorder_cache(self, cache, rows):
+    def reorder_cache(self, cache: Cache, rows: Tensor) -> Cache:
         """Puts a cache's rows in the order of hypotheses, see `TransformerStack`."""
         return self.decoder.reorder_cache(cache, rows)
 
-    def decode_step(self, tokens, cache, context, state):
+    def decode_step(
+        self, tokens: Tensor, cache: Cache, context: Context, state: DecodeState
+    ) -> tuple[Tensor, Cache]:
         """The next token's logits, float32 `[rows, vocab_size]`, and the new cache.
 
         Args:
@@ -97,7 +97,9 @@ class TextWriter(KerasModel):
         x, cache = self.decoder(x, context=context, cache=cache, state=state)
         return self._compute_logits(x)[:, 0], cache
 
-    def prefill(self, tokens, cache, context, state):
+    def prefill(
+        self, tokens: Tensor, cache: Cache, context: Context, state: DecodeState
+    ) -> Cache:
         """Reads a prompt in one call; returns the cache as `state.step` steps would.
 
         Args:

@@ -30,6 +30,15 @@ class Scale(layers.Sublayer):
         layers.sow(self, "statistics", "factor", self.factor)
         return x * self.scale
 
+    def decode_step(
+        self,
+        x: Any,
+        cache: dict[str, Any],
+        context: layers.Context,
+        state: layers.DecodeState,
+    ) -> tuple[Any, dict[str, Any]]:
+        return self(x, context=context), cache
+
     def mixing_facts(self, length: int) -> layers.MixingFacts:
         return layers.MixingFacts(symbol="S", signed=False)
 
@@ -101,6 +110,17 @@ def each_model(batch: Mapping[str, Any]) -> Any:
     testing.check_model(model, spec)
     testing.check_sublayer(Scale, causal=True, d_model=8)
     return model.encode(batch)
+
+
+def each_step(layer: layers.Sublayer, model: models.EncoderDecoder, x: Any) -> Any:
+    layer.build((None, None, 16))
+    state = layers.DecodeState(step=0, key_positions=x)
+    cache = layer.init_cache(2, 8, layers.Context())
+    x, cache = layer.prefill(x, cache, layers.Context(), state)
+    x, cache = layer.decode_step(x, cache, layers.Context(), state)
+    context, cache = model.start_decoding({"encoder_input_tokens": x}, 8)
+    logits, cache = model.decode_step(x, cache, context, state)
+    return logits
 
 
 def each_search(model: Any, batch: Any) -> list[Any]:

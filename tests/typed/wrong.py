@@ -47,6 +47,16 @@ def wrong_models(stack: Any) -> None:
     testing.check_sublayer("Scale")  # type: ignore[arg-type]
 
 
+def wrong_steps(layer: layers.RemixerBlock, model: models.DecoderOnly, x: Any) -> None:
+    context, state = layers.Context(), layers.DecodeState(0, x)
+    layer.build(16)  # type: ignore[arg-type]
+    layer.call(x, x.shape, training="yes")  # type: ignore[arg-type]
+    layer.init_cache("2", 8, context)  # type: ignore[arg-type]
+    layer.decode_step(x, {}, state, context)  # type: ignore[arg-type]
+    layer.prefill(x, {}, context)  # type: ignore[call-arg]
+    model.start_decoding({}, max_length="8")  # type: ignore[arg-type]
+
+
 def wrong_searches(model: Any, batch: Any) -> None:
     decoding.greedy_decode(model, batch, max_length="8")  # type: ignore[arg-type]
     decoding.beam_search(model, batch, 8)  # type: ignore[call-arg]

@@ -29,6 +29,15 @@ from remixer_tf.errors import (
     check_range,
 )
 
+
+class TheRun:
+    """Base class of `Run`, and the annotation of an argument that receives the run.
+
+    If a configuration binds no value to such an argument, and the caller gives none, it
+    is the configuration's own `Run`.
+    """
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 Tensor = Any  # of Keras' backend, or a NumPy array; Keras has no types
 Shape = tuple[int | None, ...]

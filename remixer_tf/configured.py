@@ -3,6 +3,7 @@
 from remixer_tf.checkpoints.vocabularies import name_copies
 from remixer_tf.configuration import hyperparameters
 from remixer_tf.configuration.result_bindings import evaluation_bindings
+from remixer_tf.data.pipeline import data_of, train_dataset
 from remixer_tf.engines.jax.engine import JaxEngine
 from remixer_tf.engines.jax.layout import Layout
 from remixer_tf.evaluation.evaluate import evaluate
@@ -18,6 +19,12 @@ def layout_of(configuration):
     names = "mesh_shape", "layout_rules"
     values = {name: configuration.value(JaxEngine, name, "") for name in names}
     return Layout(**values)
+
+
+def data_of_run(configuration):
+    """Returns the task and the lengths of a run's data; it may have no model yet."""
+    own = (configuration.value(train_dataset, n) for n in ("task", "feature_lengths"))
+    return data_of(configuration.call(Run, model=None), *own)
 
 
 def train_run(configuration, model_dir, **options):

@@ -2,10 +2,12 @@
 
 import dataclasses
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from remixer_tf.arguments import TheRun
 from remixer_tf.checkpoints import reading
+from remixer_tf.checkpoints.paths import Located
 from remixer_tf.checkpoints.versions import check_run_version
 from remixer_tf.checkpoints.vocabularies import check_vocabularies
 from remixer_tf.data.codec import Codec
@@ -46,7 +48,7 @@ class Weights:
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class Run(TheRun):
     """The settings that training, evaluation, answering and analysis share.
 
     Attributes:
@@ -56,6 +58,9 @@ class Run:
         feature_lengths: dictionary of ints, the tokens of each feature in training.
             None for image models.
         vocabulary: `seqio.Vocabulary` to use in place of the task's; None for none.
+        cache_dir: folder of `python -m remixer_tf cache`, which training and evaluation
+            read in place of the tasks' sources; None for none.
+        without: names of tasks to leave out of a mixture.
         dtype_policy: "float32", "mixed_bfloat16" or "mixed_float16". Variables stay
             float32.
         engine: a factory of an `Engine`, which runs the model.
@@ -77,6 +82,8 @@ class Run:
     task: Any = None
     feature_lengths: dict | None = None
     vocabulary: Any = None
+    cache_dir: Located | None = None
+    without: Sequence = ()
     dtype_policy: str = "float32"
     engine: Callable = backend_engine
     seed: int = 0
@@ -108,15 +115,20 @@ class Run:
             adapt(model, self.adapters, self.trainable, self.frozen)
         return model
 
-    def get_task(self):
+    def get_task(self, cached=False):
         """Returns the `seqio.Task` or `seqio.Mixture`, with the run's vocabulary.
 
+        If `cached`, it reads the run's cache, if the run has one.
+
         Raises:
-            ValueError: the run has no task, or an unknown one.
+            ValueError: the run has no task, or an unknown one, or the cache has another
+                vocabulary.
+            FileNotFoundError: there is no cache in the folder.
         """
         if self.task is None:
-            raise UserError("the run has no task of text. Set Run.task.")
-        return get_task(self.task, self.vocabulary)
+            raise UserError("the run has no task of text. Set Run.task (TASK in gin).")
+        cache_dir = self.cache_dir if cached else None
+        return get_task(self.task, self.vocabulary, cache_dir, self.without)
 
     def codec(self, model):
         """Returns the `Codec` of the run's task for a built model of the run."""

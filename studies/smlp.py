@@ -44,7 +44,7 @@ def make_step(model, bindings):
 
     from remixer_tf import configuration
     from remixer_tf.analysis.costs import random_superbatch
-    from remixer_tf.data.pipeline import Batching, train_dataset
+    from remixer_tf.data.pipeline import Batching
     from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
     from remixer_tf.engines.tensorflow.flops import matmul_flops
     from remixer_tf.engines.tensorflow.step import TrainStep
@@ -63,7 +63,7 @@ def make_step(model, bindings):
         jit_compile=value(TensorFlowEngine, "jit_compile"),
     )
     rows = value(Batching, "batch_size")
-    lengths = value(train_dataset, "feature_lengths")
+    lengths = value(Run, "feature_lengths")
     batch = random_superbatch(made.batch_spec(rows, lengths), made)
     flops = matmul_flops(step.run_steps.get_concrete_function(*step.arguments(batch)))
     return lambda: float(step(batch)["loss"]), flops / (rows * lengths["targets"])

@@ -15,17 +15,19 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.analysis.observe import observe
+from remixer_tf.arguments import TheRun
 from remixer_tf.checkpoints import reading
 from remixer_tf.checkpoints.whole_folder import write_whole
 from remixer_tf.data.classification import join_ids
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import batch_examples, converter_for, read_examples
 from remixer_tf.data.images import eval_images
+from remixer_tf.data.pipeline import data_of
 from remixer_tf.data.vocabularies import special_ids
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.engines.backend_engine import engine_of
 from remixer_tf.errors import UserError
-from remixer_tf.evaluation.splits import data_of, default_splits
+from remixer_tf.evaluation.splits import default_splits
 from remixer_tf.models.build import build_model
 from remixer_tf.training.run_folder import check_writable
 
@@ -140,7 +142,7 @@ class Pictures(_Pictures):
         task=None,
         *,
         period,
-        run=None,
+        run: TheRun | None = None,
         feature_lengths=None,
         batch_size=16,
         split=None,

@@ -25,9 +25,12 @@ def run(options):
     settings = configuration.read_configuration(
         options, ["runs/train.gin"], complete=False
     )
-    from remixer_tf.data.pipeline import get_task, train_dataset
+    from remixer_tf.configured import data_of_run
+    from remixer_tf.data.pipeline import get_task
+    from remixer_tf.run import Run
 
-    if settings.value(get_task, "cache_dir") is not None:
+    # A run of an earlier version has the second.
+    if {settings.value(part, "cache_dir") for part in (Run, get_task)} != {None}:
         raise UserError(
             "CACHE_DIR is what training reads. This command reads the task's source, "
             "and writes to --output_dir: leave CACHE_DIR out."
@@ -35,7 +38,7 @@ def run(options):
     from remixer_tf.data.caching import write_caches
 
     written = write_caches(
-        get_task(settings.value(train_dataset, "task")),
+        data_of_run(settings)[0],
         options.output_dir,
         num_shards=options.num_shards,
         splits=options.splits.split(",") if options.splits else None,

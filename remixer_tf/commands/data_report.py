@@ -53,19 +53,21 @@ def run(options):
             f"configuration has train.dataset = {dataset}."
         )
     from remixer_tf.analysis.data_report import write_task
+    from remixer_tf.configured import data_of_run
 
     for part, name in (
         (Batching, "feature_converter"),
         (Batching, "length_buckets"),
-        (train_dataset, "feature_lengths"),
     ):
         value = settings.value(part, name)
         if value is not None:
             given[name] = value
+    task, lengths = data_of_run(settings)
     split = options.split or settings.value(train_dataset, "split", "train")
     write_task(
-        settings.value(train_dataset, "task"),
+        task,
         sys.stdout,
+        feature_lengths=lengths,
         split=split,
         shown_examples=options.examples,
         **given,

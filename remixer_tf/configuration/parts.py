@@ -4,6 +4,7 @@ import functools
 import importlib
 import inspect
 import threading
+import typing
 
 import gin
 
@@ -96,6 +97,13 @@ def parameters(function):
         for parameter in _signature(function)
         if parameter.kind in _NAMED and parameter.name != "self"
     }
+
+
+def declares(function, name, kind):
+    """Whether a parameter of a function has an annotation, `kind` or `kind | None`."""
+    known = parameters(function)
+    annotation = known[name].annotation if name in known else None
+    return annotation is kind or kind in typing.get_args(annotation)
 
 
 @functools.cache

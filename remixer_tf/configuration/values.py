@@ -6,6 +6,7 @@ import itertools
 
 import gin
 
+from remixer_tf.arguments import TheRun
 from remixer_tf.checkpoints import versions
 from remixer_tf.checkpoints.paths import (
     Located,
@@ -24,6 +25,7 @@ from remixer_tf.configuration.bindings import (
 from remixer_tf.errors import UserError
 
 _FOLDERS = "remixer_tf.tasks.folders."  # Each `DataFolder` is a part with this start.
+_RUN = "remixer_tf.run.Run"
 MACRO = "gin.macro"  # The binding of a macro is ("NAME", MACRO): {"value": ...}.
 TWO_FILES = (
     "(A run needs a model file and a run file, such as "
@@ -65,8 +67,9 @@ class Bound:
                 f"{self.__name__} needs a value for {_listed(missing)}. Set it in a "
                 f"gin file, or with --gin.{self.__name__}.PARAMETER=VALUE. {TWO_FILES}"
             )
-        self.configuration.note_defaults(self._key, self._entry, {*given, *left})
-        left = self._resolved(left)
+        runs = self._runs({*given, *left})
+        self.configuration.note_defaults(self._key, self._entry, {*given, *left, *runs})
+        left = self._resolved(left) | runs
         if not self.scope:
             return part(*args, **left, **kwargs)
         # A user's @gin.configurable that the part calls finds the scope's values.
@@ -78,12 +81,21 @@ class Bound:
         return self._resolved(self.configuration.written(*self._key))
 
     def _resolved(self, values):
-        known, found = parts.parameters(self.__wrapped__), {}
+        found = {}
         for name, value in values.items():
             found[name] = self.configuration.resolve(value, self.scope)
-            if name in known and known[name].annotation is Located:
+            if parts.declares(self.__wrapped__, name, Located):
                 found[name] = self.configuration.located(found[name])
         return found
+
+    def _runs(self, given):
+        """Returns the configuration's run, for arguments that are `TheRun`."""
+        part = self.__wrapped__
+        return {
+            name: Bound(self.configuration, _RUN, self.scope)()
+            for name in parts.parameters(part)
+            if name not in given and parts.declares(part, name, TheRun)
+        }
 
     def __eq__(self, other):
         same = isinstance(other, Bound) and self._key == other._key
@@ -270,9 +282,9 @@ class Configuration:
         for (scope, selector), values in self.bindings.items():
             if selector == MACRO:
                 continue
-            known = parts.parameters(parts.find(selector).wrapped)
+            wrapped = parts.find(selector).wrapped
             for name, value in values.items():
-                if name in known and known[name].annotation is Located:
+                if parts.declares(wrapped, name, Located):
                     found = self.located(self.resolve(value, scope))
                     yield name_of((scope, selector, name)), found
 

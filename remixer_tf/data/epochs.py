@@ -4,19 +4,20 @@ import math
 
 import seqio
 
+from remixer_tf.arguments import TheRun
 from remixer_tf.data.lengths import needs_lengths
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.errors import UserError
 
 
-def examples_per_epoch(task, split="train"):
-    """Returns the number of examples in the source of a task or mixture.
+def examples_per_epoch(task=None, split="train", *, run: TheRun | None = None):
+    """Returns the number of examples in the source of a task or mixture, or a run's.
 
     Raises a ValueError if a source does not know its number, or if a task joins or cuts
     its source's examples, as span corruption does.
     """
-    total = 0
-    for subtask in seqio.get_subtasks(get_task(task)):
+    task, total = run.get_task() if task is None else get_task(task), 0
+    for subtask in seqio.get_subtasks(task):
         if needs_lengths(subtask):
             raise UserError(
                 f"{subtask.name} joins or cuts what its source has to the lengths of a "
@@ -34,11 +35,19 @@ def examples_per_epoch(task, split="train"):
     return total
 
 
-def steps_in_epochs(epochs, task, batch_size, split="train", steps_per_call=1):
+def steps_in_epochs(
+    epochs,
+    task=None,
+    *,
+    batch_size,
+    split="train",
+    steps_per_call=1,
+    run: TheRun | None = None,
+):
     """Returns the steps that see every example `epochs` times, for gin's TRAIN_STEPS.
 
     Rounded up to whole calls; filtering, packing and mixing are ignored. For errors see
     `examples_per_epoch`.
     """
-    examples = epochs * examples_per_epoch(task, split)
+    examples = epochs * examples_per_epoch(task, split, run=run)
     return math.ceil(examples / (batch_size * steps_per_call)) * steps_per_call

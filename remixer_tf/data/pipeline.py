@@ -24,6 +24,7 @@ import seqio
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf.arguments import TheRun
 from remixer_tf.checkpoints.paths import Located
 from remixer_tf.data.caching import cached_task, describe_caches
 from remixer_tf.data.language_model import check_reads_inputs
@@ -88,12 +89,25 @@ def get_task(name, vocabulary=None, cache_dir: Located = None, without=()):
     return _leave_out(task, without) if without else task
 
 
-def allowed_answers(strings, task, vocabulary=None):
+def data_of(run, task=None, feature_lengths=None):
+    """Returns a task or mixture, with a run's vocabulary, and lengths.
+
+    The run's own are the defaults. Without a run, None, both must be given.
+    """
+    if run is None:
+        if task is None or feature_lengths is None:
+            raise UserError("data need a run, or a task and feature_lengths.")
+        return get_task(task), feature_lengths
+    task = run.get_task(True) if task is None else get_task(task, run.vocabulary)
+    return task, run.feature_lengths if feature_lengths is None else feature_lengths
+
+
+def allowed_answers(strings, task=None, vocabulary=None, *, run: TheRun | None = None):
     """Encodes a search's argument `allowed`, the answers that it may give.
 
     `strings` is a list of str, such as the labels of a classification task. Returns
-    lists of int, ids of the targets' vocabulary without EOS. See `get_task`. Logs those
-    that the vocabulary writes otherwise.
+    lists of int, ids of the targets' vocabulary without EOS. See `get_task`; without a
+    `task` it is the run's. Logs those that the vocabulary writes otherwise.
     """
     if not isinstance(strings, (list, tuple)) or not all(
         isinstance(string, str) for string in strings
@@ -101,7 +115,8 @@ def allowed_answers(strings, task, vocabulary=None):
         raise UserError(
             f"strings must be a list of str. Received: strings={strings!r:.200}"
         )
-    vocabulary = get_task(task, vocabulary).output_features["targets"].vocabulary
+    task = run.get_task() if task is None else get_task(task, vocabulary)
+    vocabulary = task.output_features["targets"].vocabulary
     if message := describe_changed_answers(vocabulary, strings):
         logging.warning("allowed_answers: %s.", message)
     return [list(vocabulary.encode(string)) for string in strings]
@@ -231,11 +246,12 @@ class Batching:
 
 
 def train_dataset(
-    task,
-    feature_lengths,
-    batching,
+    task=None,
+    feature_lengths=None,
+    batching=None,
     long_examples=None,
     *,
+    run: TheRun | None = None,
     split="train",
     seed=0,
     steps_per_call=1,
@@ -252,9 +268,11 @@ def train_dataset(
     epochs.
 
     Args:
-        task: a registered name, or what `get_task` returns.
-        feature_lengths: dictionary of ints, one for each feature of the converter.
+        task: a registered name, or what `get_task` returns; None for the run's.
+        feature_lengths: dictionary of ints, one for each feature of the converter; None
+            for the run's.
         batching: a `Batching`.
+        run: a `Run`.
         long_examples: a `LongExamples`; None for its defaults.
         split: str.
         seed: int, for shuffling, mixing and random preprocessing.
@@ -277,7 +295,12 @@ def train_dataset(
         FileNotFoundError: a task's data are missing; the error lists all such tasks of
             a mixture.
     """
-    task = get_task(task)
+    if not isinstance(batching, Batching):
+        raise UserError(
+            "batching must be a Batching (in gin: @Batching()). Received: "
+            f"batching={batching!r}"
+        )
+    task, feature_lengths = data_of(run, task, feature_lengths)
     check_feature_lengths(feature_lengths, batching.feature_converter)
     check_reads_inputs(task, feature_lengths, batching.feature_converter)
     check_integers(steps_per_call=steps_per_call)
@@ -530,7 +553,7 @@ def _count_examples(task, split, feature_lengths, limit, shard_info):
         named = (x if x.startswith(k) else f"{k}: {x}" for k, x in texts.items())
         raise MissingFileError(
             f"Of the tasks of {task.name}, {len(missing)} cannot be read. "
-            f"{'; '.join(named)}. Or train without them: get_task.without = "
+            f"{'; '.join(named)}. Or train without them: Run.without = "
             f"{[*missing]}"
         )
     check_split(task, split)

@@ -6,6 +6,7 @@ import seqio
 import tensorflow as tf
 from sentencepiece import sentencepiece_model_pb2
 
+from remixer_tf.arguments import TheRun
 from remixer_tf.checkpoints.paths import Located, locate
 from remixer_tf.data.failures import files_near
 from remixer_tf.data.file_states import file_digest
@@ -101,11 +102,13 @@ def is_text(feature):
     )
 
 
-def vocabulary_size(task):
+def vocabulary_size(task=None, *, run: TheRun | None = None):
     """Returns how many ids a model of a task needs, rounded up to a multiple of 128.
 
-    VOCAB_SIZE = @vocabulary_size() in gin. The task has the model's vocabularies.
+    VOCAB_SIZE = @vocabulary_size() in gin. The task has the model's vocabularies; None
+    for the run's.
     """
+    task = run.get_task() if task is None else task
     features = filter(is_text, task.output_features.values())
     size = max(feature.vocabulary.vocab_size for feature in features)
     return -(-size // 128) * 128

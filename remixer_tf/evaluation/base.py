@@ -14,6 +14,7 @@ import seqio
 from absl import logging
 
 from remixer_tf import console
+from remixer_tf.arguments import TheRun
 from remixer_tf.checkpoints.vocabularies import check_vocabularies
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import converter_for
@@ -23,7 +24,7 @@ from remixer_tf.data.lengths import (
     has_split,
     warn_of_changes,
 )
-from remixer_tf.data.pipeline import check_split
+from remixer_tf.data.pipeline import check_split, data_of
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.errors import UserError, check_integers
 from remixer_tf.evaluation.calls import call_on_examples, padded_lengths
@@ -37,7 +38,7 @@ from remixer_tf.evaluation.results import (
     write_examples,
     write_result,
 )
-from remixer_tf.evaluation.splits import TaskSplit, data_of, default_splits
+from remixer_tf.evaluation.splits import TaskSplit, default_splits
 from remixer_tf.evaluation.task_metrics import compute_metrics, metrics_of
 
 
@@ -272,7 +273,7 @@ class TextEvaluation(Evaluation):
         self,
         task=None,
         *,
-        run=None,
+        run: TheRun | None = None,
         feature_lengths=None,
         batch_size=64,
         splits=None,

@@ -8,25 +8,10 @@ import seqio
 from absl import logging
 
 from remixer_tf.data.eval_batches import read_examples
-from remixer_tf.data.pipeline import get_task
-from remixer_tf.errors import UserError
 
 _FIRST = 16  # examples that show the kind of all
 # T5's tasks write these for the label -1 of a test set, STS-B's and plain text's.
 _NO_LABEL = (b"<unk>", b"-1.0", b"-1")
-
-
-def data_of(run, task=None, feature_lengths=None):
-    """Returns a task or mixture, with a run's vocabulary, and lengths.
-
-    The run's own are the defaults. Without a run, None, both must be given.
-    """
-    if run is None:
-        if task is None or feature_lengths is None:
-            raise UserError("an evaluation needs a run, or a task and feature_lengths.")
-        return get_task(task), feature_lengths
-    task = run.get_task() if task is None else get_task(task, run.vocabulary)
-    return task, run.feature_lengths if feature_lengths is None else feature_lengths
 
 
 def default_splits(task):

@@ -14,6 +14,7 @@ from remixer_tf.checkpoints import reading
 from remixer_tf.configuration.bindings import RUN_FILE, literal, read_bindings
 from remixer_tf.configured import train_run
 from remixer_tf.data.eval_batches import read_examples
+from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.decoding import check_writes
 from remixer_tf.errors import (
@@ -234,13 +235,17 @@ def table_bindings(run, files, table):
             of.append(f"{name}.added_tokens = {[tuple(token) for token in tokens]!r}")
     else:
         name, of = "fit/byte_vocabulary", []
+    of.append(f"{name}.extra_ids = {vocabulary.extra_ids}")
+    data = {"vocabulary": f"@{name}()", "cache_dir": None, "without": []}
+    owners = {"Run": "task"}
+    if run.configuration.is_set(get_task, "name"):  # as earlier versions wrote runs
+        owners["get_task"] = "name"
+    for owner, task in owners.items():
+        of.append(f"{owner}.{task} = @fit/table_task()")
+        of += [f"{owner}.{argument} = {value}" for argument, value in data.items()]
     return [
         *of,
-        f"{name}.extra_ids = {vocabulary.extra_ids}",
-        *(f"{owner}.vocabulary = @{name}()" for owner in ("Run", "get_task")),
-        "Run.task = @fit/table_task()",
-        "get_task.name = @fit/table_task()",
-        "train_dataset.task = @get_task()",
+        f"train_dataset.task = {'@get_task()' if 'get_task' in owners else None}",
         "fit/table_task.name = 'table'",
         "fit/TableRows.header = True",
         "fit/TableRows.columns = None",

@@ -100,7 +100,7 @@ def test_runs_go_with_models(model, run):
     files = [f"--gin_file=models/{model}.gin", f"--gin_file=runs/{run}.gin"]
     settings = parse(*files, WORDS)
     assert macro_of(settings, "TASK") == run
-    for name in ("Run.model", "train.optimizer", "train.dataset", "get_task.name"):
+    for name in ("Run.model", "train.optimizer", "train.dataset", "Run.task"):
         assert value_of(settings, name) is not None
 
 
@@ -324,7 +324,7 @@ def test_train_without_files_reads_the_runs_own(tmp_path, monkeypatch):
     ((settings, model_dir),) = trained
     assert model_dir == str(tmp_path)
     assert value_of(settings, "Schedule.train_steps") == 70
-    assert value_of(settings, "get_task.name") == "mini_cogs"
+    assert value_of(settings, "Run.task") == "mini_cogs"
     with pytest.raises(configuration.UserError, match="--gin_file=runs/mini_cogs.gin"):
         run_command("train", [f"--model_dir={tmp_path}/new", "--gin.TRAIN_STEPS=70"])
 

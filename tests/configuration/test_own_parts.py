@@ -6,11 +6,15 @@ import pathlib
 import gin
 import numpy as np
 import pytest
+import seqio
 
 from remixer_tf import configuration
 from remixer_tf.checkpoints.reading import restore_model
 from remixer_tf.commands import run_command
+from remixer_tf.data.pipeline import get_task, train_dataset
+from remixer_tf.data.vocabularies import vocabulary_size
 from remixer_tf.models.build import build_model, declare
+from remixer_tf.run import Run
 from tests.settings import value_of
 
 TESTDATA = pathlib.Path(__file__).parents[1] / "testdata"
@@ -131,3 +135,47 @@ def test_gin_configurable_on_a_layer_is_told(tmp_path, monkeypatch):
     with pytest.raises(configuration.UserError, match="@gin.register") as error:
         configuration.read([str(tmp_path / "run.gin")], [])
     assert "Wrong" in str(error.value) and "\n" not in str(error.value)
+
+
+PART_WITH_RUN = """
+import gin
+from remixer_tf.arguments import TheRun
+
+@gin.register
+class AsksTheRun:
+    def __init__(self, size, run: TheRun | None = None):
+        self.size, self.run = size, run
+"""
+
+
+def test_a_part_receives_the_run(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "part_with_run.py").write_text(PART_WITH_RUN)
+    (tmp_path / "cache").mkdir()
+    settings = configuration.read(
+        ["models/t5_1_1_tiny.gin", "runs/mini_cogs.gin"],
+        [
+            "VOCABULARY_FILE = 'words.model'",
+            "VOCABULARY = @byte_vocabulary()",
+            f"CACHE_DIR = '{tmp_path / 'cache'}'",
+            "train.evaluations = [@AsksTheRun(), @b/AsksTheRun(), @LossEvaluation()]",
+            "AsksTheRun.size = 3",
+            "b/AsksTheRun.run = None",
+            "LossEvaluation.task = 'cogs'",
+        ],
+        modules=["part_with_run"],
+    )
+    values = settings.bindings["", "remixer_tf.training.loop.train"]
+    asks, without, _ = values["evaluations"]
+    asks, without = settings.resolve(asks), settings.resolve(without)
+    run = settings.call(Run)
+    assert (asks.run.task, asks.run.cache_dir) == ("mini_cogs", run.cache_dir)
+    assert run.cache_dir == str(tmp_path / "cache") and without.run is None
+    lines = settings.text().splitlines()
+    assert [x for x in lines if "AsksTheRun.run" in x] == ["b/AsksTheRun.run = None"]
+    # What reads data has the run's task and lengths. The caller's come first.
+    with pytest.raises(FileNotFoundError, match=str(tmp_path / "cache")):
+        settings.call(train_dataset)
+    assert settings.call(vocabulary_size) == 384  # 259 bytes and 100 extra ids
+    own = get_task("cogs", seqio.ByteVocabulary(extra_ids=300))
+    assert settings.call(vocabulary_size, own) == 640

@@ -157,9 +157,9 @@ def check_that_padding_is_not_masked(settings, file):
 
 def check_the_task(settings):
     """It is registered and fits the model."""
-    task = value_of(settings, "get_task.name")
+    task = value_of(settings, "Run.task")
     assert get_task(task).name == task
-    lengths = value_of(settings, "train_dataset.feature_lengths")
+    lengths = value_of(settings, "Run.feature_lengths")
     macros = re.findall(
         r"^MAX_LENGTH = (\d+)", settings.text(defaults=False), re.MULTILINE
     )

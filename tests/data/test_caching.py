@@ -14,6 +14,7 @@ import remixer_tf
 from remixer_tf import configuration
 from remixer_tf.checkpoints.whole_folder import read_json, write_json, write_whole
 from remixer_tf.commands import run_command
+from remixer_tf.configured import data_of_run
 from remixer_tf.data import caching, pipeline
 from remixer_tf.data.lengths import LongExamples
 from remixer_tf.data.task_settings import describe_task, differences, to_json
@@ -22,7 +23,6 @@ from remixer_tf.tasks.rows import RowSource
 from remixer_tf.tasks.tables import TableRows, table_task
 from remixer_tf.tasks.text import text_task
 from tests.data.toy_tasks import rows, toy_task
-from tests.settings import part_of
 
 LENGTHS = {"inputs": 16, "targets": 6}
 DOCUMENTS = [chr(97 + i % 26) * (1_000 + i) for i in range(27)]
@@ -197,10 +197,10 @@ def test_a_table_is_read_from_its_cache(tmp_path, clear_gin):
     arguments = [f"--gin.{binding.replace(' = ', '=')}" for binding in bindings]
     run_command("cache", [f"--output_dir={tmp_path / 'cache'}", *arguments])
     settings = configuration.read(["runs/train.gin"], bindings, complete=False)
-    live = part_of(settings, "get_task")()
+    live, _ = data_of_run(settings)
     bindings.append(f"CACHE_DIR = '{tmp_path / 'cache'}'")
     settings = configuration.read(["runs/train.gin"], bindings, complete=False)
-    cached = part_of(settings, "get_task")()
+    cached, _ = data_of_run(settings)
     assert read(cached, shuffle=False) == read(live, shuffle=False)
     assert cached.num_input_examples("train") == 2
 

@@ -362,7 +362,7 @@ def test_tasks_whose_files_are_missing_are_all_named_and_can_be_left_out():
         "Of the tasks of toys, 2 cannot be read. "
         "one train cannot be read: there is no train.tsv; "
         "two train cannot be read: there is no train.tsv. "
-        "Or train without them: get_task.without = ['one', 'two']"
+        "Or train without them: Run.without = ['one', 'two']"
     )
     rest = pipeline.get_task(mixture, without=["one", "two"])
     assert rest.name == "toys" and elements(1, rest)

@@ -106,7 +106,7 @@ def test_models_have_equal_flops():
             value_of(settings, "Run.model"),
             value_of(settings, "train.optimizer"),
             batch_size=value_of(settings, "Batching.batch_size"),
-            feature_lengths=value_of(settings, "train_dataset.feature_lengths"),
+            feature_lengths=value_of(settings, "Run.feature_lengths"),
         )
         flops[name] = found.total.matmul_flops
     assert 1.1 < flops.pop("hash") / min(flops.values()) < 1.13

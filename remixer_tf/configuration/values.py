@@ -92,7 +92,7 @@ class Bound:
         """Returns the configuration's run, for arguments that are `TheRun`."""
         part = self.__wrapped__
         return {
-            name: Bound(self.configuration, _RUN, self.scope)()
+            name: Bound(self.configuration, _RUN)()
             for name in parts.parameters(part)
             if name not in given and parts.declares(part, name, TheRun)
         }

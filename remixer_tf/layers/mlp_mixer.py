@@ -115,7 +115,29 @@ class TokenMixingMLP(_TokenMLP):
         return y if self.gated else y + self.wo_bias[:length]
 
 
-class SlidingTokenMLP(_TokenMLP):
+class _WindowMLP(_TokenMLP):
+    """A token-mixing MLP over `window` tokens, for decoders."""
+
+    causal = True
+
+    @checked
+    def __init__(
+        self,
+        d_tokens: int,
+        window: PositiveInt,
+        gated: bool = False,
+        activation: str = "gelu",
+        **kwargs: Unpack[SublayerKeywords],
+    ):
+        super().__init__(d_tokens, gated, activation, **kwargs)
+        self.window = window
+        self._check_units()
+
+    def _check_units(self):
+        """Raises a UserError if the hidden units do not fit the window."""
+
+
+class SlidingTokenMLP(_WindowMLP):
     """The MLP of the window that ends at each token: one output, length-free.
 
     `Y[t] = w_2 act(W_1 X[t-w+1 .. t] + b_1) + b_2`, zeros to the left of the first
@@ -132,20 +154,6 @@ class SlidingTokenMLP(_TokenMLP):
     Call arguments and returns: see `Sublayer`. Tokens of padding and of other packed
     examples count as zeros.
     """
-
-    causal = True
-
-    @checked
-    def __init__(
-        self,
-        d_tokens: int,
-        window: PositiveInt,
-        gated: bool = False,
-        activation: str = "gelu",
-        **kwargs: Unpack[SublayerKeywords],
-    ):
-        super().__init__(d_tokens, gated, activation, **kwargs)
-        self.window = window
 
     def build(self, input_shape: Shape) -> None:
         self.d_model = input_shape[-1]
@@ -190,7 +198,7 @@ class SlidingTokenMLP(_TokenMLP):
         return y if self.gated else y + self.wo_bias
 
 
-class BlockTokenMLP(_TokenMLP):
+class BlockTokenMLP(_WindowMLP):
     """The MLP of each block of `window` tokens, with triangular masks: causal.
 
     `Y = W_2 act(W_1 X + b_1) + b_2` in each block by itself, W_1 `d_tokens x window`,
@@ -213,25 +221,13 @@ class BlockTokenMLP(_TokenMLP):
             examples.
     """
 
-    causal = True
-
-    @checked
-    def __init__(
-        self,
-        d_tokens: int,
-        window: PositiveInt,
-        gated: bool = False,
-        activation: str = "gelu",
-        **kwargs: Unpack[SublayerKeywords],
-    ):
-        super().__init__(d_tokens, gated, activation, **kwargs)
-        if d_tokens % window:
+    def _check_units(self):
+        if self.d_tokens % self.window:
             raise UserError(
                 "Hidden units form one group per token of a block, so their number is "
-                f"a multiple of the window. Received: d_tokens={d_tokens}, "
-                f"window={window}"
+                f"a multiple of the window. Received: d_tokens={self.d_tokens}, "
+                f"window={self.window}"
             )
-        self.window = window
 
     def build(self, input_shape: Shape) -> None:
         self.d_model = input_shape[-1]

@@ -198,6 +198,7 @@ def test_from_transformers(in_folder):
         assert name in known or name == "d_model", name
 
 
+@pytest.mark.slow
 def test_a_published_classifier(in_folder):
     kind = "BertForSequenceClassification"
     folder = in_folder / "bert-mnli"
@@ -254,6 +255,7 @@ def test_a_task_in_python(in_folder):
     seqio.TaskRegistry.remove("my_task")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES_OF_REFERENCE)
 def test_examples_of_the_reference(page, clear_gin):
     names = {}

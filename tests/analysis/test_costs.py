@@ -208,6 +208,7 @@ def test_language_models(tmp_path):
     np.testing.assert_allclose(rate, steps * tokens, rtol=1e-6)
 
 
+@pytest.mark.slower
 @pytest.mark.parametrize(
     ("optimizer", "dtype_policy"),
     [

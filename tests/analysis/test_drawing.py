@@ -57,6 +57,7 @@ def images_of(figure):
     }
 
 
+@pytest.mark.slow
 def test_mean_attention_leaves_padding_out():
     model, batch = tiny_model("remixer"), tiny_batch()
     batch["decoder_target_tokens"][:, 5:] = 0  # No example has more than 5 targets.

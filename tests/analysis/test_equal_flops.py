@@ -29,6 +29,7 @@ def count_model(name, *bindings):
     return count(model, Adafactor, batch_size=ROWS, feature_lengths=lengths).total
 
 
+@pytest.mark.slower
 @pytest.mark.parametrize(
     "name", [*QUICK, *(pytest.param(x, marks=pytest.mark.slow) for x in SLOW)]
 )

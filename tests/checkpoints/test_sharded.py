@@ -75,6 +75,7 @@ def assert_equal(groups, others):
             )
 
 
+@pytest.mark.slow
 def test_everything_reads_it(tmp_path):
     groups = make_groups(seed=3)
     folder = save(tmp_path, groups, 5, 7)

@@ -185,7 +185,7 @@ def test_every_model_file_is_listed():
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] * (millions > 120))
+        pytest.param(name, marks=[pytest.mark.slower] * (millions > 120))
         for name, millions in PARAMETERS.items()
     ],
 )

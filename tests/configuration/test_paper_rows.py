@@ -99,7 +99,7 @@ def test_every_file_is_listed():
 @pytest.mark.parametrize(
     "file",
     [
-        pytest.param(file, marks=[pytest.mark.slow] * (row["parameters"] > 90))
+        pytest.param(file, marks=[pytest.mark.slower] * (row["parameters"] > 90))
         for file, row in ROWS.items()
     ],
 )

@@ -71,6 +71,7 @@ def bytes_of(*texts):
     return [row + [0] * (16 - len(row)) for row in rows]
 
 
+@pytest.mark.slow
 def test_own_preprocessors_are_converted():
     expected = bytes_of("abababab", "cdef")
     np.testing.assert_array_equal(first_inputs(task_of([repeat_short])), expected)
@@ -91,6 +92,7 @@ def test_own_vocabularies_are_converted():
     np.testing.assert_array_equal(inputs, bytes_of("ab", "cd"))
 
 
+@pytest.mark.slow
 def test_own_converters_are_converted():
     inputs = first_inputs(task_of(), OwnConverter)
     np.testing.assert_array_equal(inputs, -np.array(bytes_of("ab", "cdef")))
@@ -101,11 +103,13 @@ def like_append_eos(dataset, output_features):
     return repeat_short(dataset)
 
 
+@pytest.mark.slow
 def test_functions_that_look_like_seqios_are_converted():
     inputs = first_inputs(task_of([like_append_eos]))
     np.testing.assert_array_equal(inputs, bytes_of("abababab", "cdef"))
 
 
+@pytest.mark.slow
 def test_rows_that_tf_data_reads_are_converted():
     def read_rows(split):
         data = TWO_ROWS.get_dataset("train")
@@ -116,7 +120,7 @@ def test_rows_that_tf_data_reads_are_converted():
     np.testing.assert_array_equal(first_inputs(task), bytes_of("abababab", "cdef"))
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize(
     "converter, pack",
     [

@@ -68,6 +68,7 @@ def test_a_cached_task_gives_the_examples_of_its_source(corpus, cache):
     assert cached.num_input_examples("train") == 27
 
 
+@pytest.mark.slow
 def test_seqio_reads_the_cache_itself(corpus, cache, monkeypatch):
     monkeypatch.setattr(seqio.utils, "_GLOBAL_CACHE_DIRECTORIES", [str(cache)])
     task = text_task("documents", corpus, name="text_span_corruption")
@@ -510,6 +511,7 @@ def unpretokenized(examples):
 SLOW = [pytest.param(x, marks=pytest.mark.slow) for x in ("lines", "examples")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cache", *SLOW])
 def test_a_position_is_restored_where_the_files_are_now(cached_table, tmp_path, kind):
     """They move between two processes of a run."""

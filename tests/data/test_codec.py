@@ -79,6 +79,7 @@ def test_blanks_are_left_out_as_in_transformers():
         assert end.startswith(begun[:-UNSETTLED])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule, form",
     [
@@ -134,6 +135,7 @@ def test_all_read_what_training_reads(rule, form):
         np.testing.assert_array_equal(prompts, trained["encoder_input_tokens"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last, longest", [(APPEND, "jklm"), (AFTER_TRIM, "jkl</s>")])
 def test_running_text_is_evaluated_as_it_is_trained(last, longest):
     task = toy_task({"train": TEXTS, "dev": TEXTS}, last=last)

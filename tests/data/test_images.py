@@ -47,6 +47,7 @@ def source(request, folder, prepared):
     return TfdsImages(**prepared, shuffle_buffer_size=7)
 
 
+@pytest.mark.slow
 def test_batches_of_colours(source):
     dataset = image_dataset(source, PLAIN, batch_size=6, steps_per_call=2)
     shapes = {k: (v.shape.as_list(), v.dtype) for k, v in dataset.element_spec.items()}

@@ -46,6 +46,7 @@ def batch_of(task, converter, **options):
     return {k: v[0].numpy() for k, v in next(iter(dataset)).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pack", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_only_the_first_positions_lose_their_weight(task, pack):
     batch = batch_of(task, SuffixLMFeatureConverter, pack=pack)

@@ -133,6 +133,7 @@ def test_converter():
         convert([row], {"inputs": 20, "targets": 10})
 
 
+@pytest.mark.slow
 def test_converter_packs():
     rows = [
         {"inputs": [98, 99, 8], "targets": [-1, 7, -1]},
@@ -212,6 +213,7 @@ def test_every_epoch_masks_anew_and_two_runs_mask_alike():
         )
 
 
+@pytest.mark.slow
 def test_a_resumed_run_masks_what_was_still_to_come(tmp_path):
     iterator = iter(training(seed=3))
     for _ in range(5):

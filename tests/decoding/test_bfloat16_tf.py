@@ -24,6 +24,7 @@ QUICK = ["t5_1_1", "remixer"]
 OTHERS = [k for k in [*KINDS, *(f"lm_{stack}" for stack in STACKS)] if k not in QUICK]
 
 
+@pytest.mark.slower
 @pytest.mark.parametrize(
     "kind", [*QUICK, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS)]
 )

@@ -66,8 +66,8 @@ def test_a_row_ends_at_its_own_eos(kind):
     np.testing.assert_allclose(np.array(decoded.scores), scores, atol=1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.slow_on_jax
+@pytest.mark.slower
+@pytest.mark.slower
 @pytest.mark.parametrize("kind", SOME_KINDS)
 def test_mixed_bfloat16(kind):
     """The score is that of the tokens in the full pass, within bfloat16's rounding."""

@@ -201,6 +201,7 @@ def test_which_caches_are_reordered(name):
     assert reorders_cache(factory(name="part", dtype="float32")) == reorders
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EACH)
 def test_a_search_through_each(name):
     first = {"first": part(SelfAttention, num_heads=2, d_kv=4)}

@@ -200,6 +200,7 @@ QUICK = "attention", "own_gate"
 QUICK += () if ON_JAX else ("length_mixing", "remixer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in LAYERS],

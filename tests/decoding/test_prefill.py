@@ -29,6 +29,7 @@ from tests.models.tiny import (
     ON_JAX,
     STACKS,
     VOCAB_SIZE,
+    slow_but,
     tiny_decoder,
     tiny_model,
 )
@@ -44,10 +45,8 @@ OWN = {
     "a_users_own": MeanInSegment,
 }
 QUICK = ["t5"] if ON_JAX else ["remixer_heads"]
-FAMILIES = [
-    pytest.param(family, marks=[pytest.mark.slow] * (family not in QUICK))
-    for family in [*STACKS, *MIXTURES, *OWN]
-]
+SLOW = ["t5", "amlp", "smlp", "mixer", "a_users_own"]
+FAMILIES = slow_but(QUICK, [*STACKS, *MIXTURES, *OWN], slow=SLOW)
 LIMITS = AnswerLimits(min_length=2, no_repeat_ngram_size=2, repetition_penalty=1.3)
 SEARCHES = {
     "greedy": greedy_decode,
@@ -123,7 +122,7 @@ def test_every_family_reads_a_prompt_as_its_steps_do(family):
     make_check(make(family), greedy_decode)(prompts(8, 5, 6))
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize("search", SEARCHES)
 def test_every_search(search):
     make_check(make("amlp"), SEARCHES[search])(prompts(8, 5, 6))
@@ -160,7 +159,7 @@ def test_the_answer_depends_on_every_token_of_the_prompt():
         assert abs(np.array(read(changed).scores) - score) > 1e-5
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize("search", ["greedy", "beams"])
 def test_an_encoder_decoder_goes_on_from_given_targets(search):
     model = tiny_model("remixer")

@@ -142,7 +142,7 @@ def test_errors(options, message):
         greedy_decode(Recurrent(), inputs(), 6, limits=AnswerLimits(**options))
 
 
-@pytest.mark.slow_on_jax
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 99])  # 99: longer than all rows.
 def test_n_grams_in_a_graph_of_unknown_batch(size):
     model, limits = tiny_model("t5_1_1"), AnswerLimits(no_repeat_ngram_size=size)

@@ -13,6 +13,7 @@ from tests.decoding.test_prefill import make, prompts
 RULES = {"t5": T5Rules(), "huggingface": HuggingFaceRules()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", slow_on_jax(RULES, but=["t5"]))
 def test_beams_of_prompts_of_different_lengths(rules):
     model = make("gmlp")

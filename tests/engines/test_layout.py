@@ -303,7 +303,7 @@ def test_each_preset_is_what_its_name_says():
         assert sharded.axes == axes and sharded.partition(wi)[0] == "data"
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.usefixtures("clear_gin")
 @pytest.mark.parametrize("data", [1, pytest.param(8, marks=pytest.mark.slower)])
 def test_what_64_devices_would_hold_of_xxl(data):

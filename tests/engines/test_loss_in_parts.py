@@ -66,6 +66,7 @@ def train(name, tokens_at_once, **options):
     return sums, model
 
 
+@pytest.mark.slower
 @pytest.mark.parametrize(
     ("name", "options"),
     [

@@ -91,7 +91,7 @@ def test_the_scale_after_steps_by_hand():
     assert (float(values[0]), bool(over)) == (4.0, False)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize(
     ("optimizer", "micro_batches"),
     [

@@ -35,6 +35,7 @@ def train(kind, remat, **options):
     return sums, model
 
 
+@pytest.mark.slower
 @pytest.mark.parametrize("remat", ["full", "cheap"][: 2 if ON_JAX else 1])
 @pytest.mark.parametrize(
     ("kind", "options"),

@@ -41,7 +41,7 @@ def op_types(graph):
     return types
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize(
     ("kind", "dtype"), [("t5_1_1", "float32"), ("remixer", "mixed_bfloat16")]
 )

@@ -382,6 +382,7 @@ def test_a_weight_of_an_auxiliary_loss_that_is_not_there():
         train_step(toy.stack(toy.make_batches(1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{"micro_batches": 2, "jit_compile": True}, {}][: 1 if ON_JAX else 2]
 )

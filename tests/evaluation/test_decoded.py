@@ -100,6 +100,7 @@ def test_every_task_of_a_mixture(tmp_path):
     assert results["toy_two"]["dev"]["metrics"]["em"] == 1.0
 
 
+@pytest.mark.slow
 def test_errors(tmp_path):
     with pytest.raises(ValueError, match="no split 'test'.*It has: dev"):
         run(toy_task({"dev": DEV}), tmp_path, splits=["test"])

@@ -175,6 +175,7 @@ def test_what_cannot_be_written_is_one_line_before_the_work(tmp_path):
         evaluate(Run(make_shift), str(tmp_path), [decoded()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["", "a/b"])
 def test_folders_may_be_called_like_patterns(tmp_path, name):
     folder, engine = str(tmp_path / "lr[1e-3]"), shift_engine()
@@ -306,6 +307,7 @@ def test_each_of_a_run_that_ended_without_a_checkpoint(tmp_path):
         score(tmp_path, step="each")
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_has_not_ended(tmp_path):
     """`eval --step=each` beside it waits for what is to come."""
     ended = []
@@ -376,6 +378,7 @@ def test_a_split_is_read_and_counted_once(tmp_path):
     assert [r["metrics"]["em"] for r in read_results(str(tmp_path))] == [0.6, 0.4]
 
 
+@pytest.mark.slow
 def test_examples_in_tensorboard(tmp_path):
     task = toy_task({"dev": [("ab", "ab"), ("c", "d|e"), ("f", "g")]})
     evaluation = decoded(task, max_examples=2)

@@ -58,6 +58,7 @@ def test_loss_of_every_split_and_example(tmp_path):
     assert len(read_results(str(tmp_path), "loss")) == 4
 
 
+@pytest.mark.slow
 def test_a_language_model_is_given_inputs_and_what_is_trimmed_is_counted(
     tmp_path, caplog
 ):

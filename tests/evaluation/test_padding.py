@@ -71,6 +71,7 @@ def test_a_class_is_that_at_full_length(mask_padding):
     np.testing.assert_allclose(decoded.scores, expected.scores, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_model_that_sees_padding_is_evaluated_at_full_length(tmp_path):
     head = functools.partial(ClassificationHead, 4)
     vocab_size, d_model = VOCABULARY.vocab_size, 8

@@ -109,6 +109,7 @@ def log_likelihoods(model, examples):
     ]
 
 
+@pytest.mark.slow
 def test_ranks_and_writes(model, tmp_path, capsys):
     task = ranked_task(RANKED)
     evaluation = ScoredEvaluation(task, feature_lengths=LENGTHS, batch_size=4)
@@ -165,7 +166,7 @@ def score_metrics(model, tmp_path, task):
     return found, np.array(log_likelihoods(model, examples)), sizes
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize("model", ["lm"], indirect=True)
 @pytest.mark.parametrize("classes, normalize", [(2, True), (3, False)])
 def test_t5_rank_classification_of_a_number_of_classes(
@@ -196,7 +197,7 @@ def test_t5_rank_classification_of_a_number_of_classes(
     assert found == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_t5_areas_under_curves_of_scores_and_perplexity(model, tmp_path):
     questions = [
         (x, "ab|cdefg|hi", y) for x, y in zip("pqrs", (0, 1, 2, 1), strict=True)

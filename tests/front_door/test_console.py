@@ -141,6 +141,7 @@ def test_json_lines_of_exceptions_have_their_traceback(capsys):
     assert line["message"].endswith("ValueError: odd")
 
 
+@pytest.mark.slow
 def test_mistakes_in_the_shell_are_one_line(
     tmp_path, monkeypatch, capsys, classifier_run, lm_run
 ):

@@ -15,7 +15,7 @@ from remixer_tf.errors import MissingFileError, UserError
 from remixer_tf.loaded.inputs import columns
 from tests.front_door.conftest import QUESTIONS
 
-pytestmark = pytest.mark.usefixtures("clear_gin")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clear_gin")]
 TEXTS = ["a charming journey", "", "bleak", "café"]
 ON_JAX = keras.backend.backend() == "jax"
 on_tensorflow = pytest.mark.skipif(ON_JAX, reason="signatures are TensorFlow's")
@@ -163,7 +163,6 @@ def windows_of(span_run):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.slow
 def test_answers_are_those_of_eval(span_run, spans, capsys):
     """With every question answered: its text has one window, and eval shows it."""
     surest = rt.load(span_run, bindings=["NULL_THRESHOLD = None"])
@@ -181,7 +180,6 @@ def test_answers_are_those_of_eval(span_run, spans, capsys):
     assert spans.answer([], []) == []
 
 
-@pytest.mark.slow
 def test_texts_of_any_length_and_no_answer(span_run, spans):
     text = " ".join(f"number {i}" for i in range(60))
     never, always = (

@@ -94,7 +94,7 @@ def test_fits_saves_and_loads(name, tmp_path):
     check_made_again(model)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize("name", OTHERS)
 def test_saves_and_loads(name, tmp_path):
     model, batch = make(name, **fewest_layers(name))

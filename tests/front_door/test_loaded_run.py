@@ -213,6 +213,7 @@ def test_a_stream_reads_its_prompt_in_a_compiled_call(lm_run, monkeypatch):
     assert streamed == answers(lm, "the question")
 
 
+@pytest.mark.slow
 @on_tensorflow
 def test_a_stream_may_be_left(bytes_asked):
     stream = bytes_asked.stream("A cat")
@@ -221,6 +222,7 @@ def test_a_stream_may_be_left(bytes_asked):
     assert answers(bytes_asked, "A cat").startswith(first)
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_score(run, tiny_run, tmp_path):
     pairs = [("A cat", "the dog"), ("", "Emma slept"), ("the teacher", "A")]
     (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs))
@@ -389,6 +391,7 @@ def test_other_limits_are_added_to_those_of_the_run(bytes_run):
     assert answers(bound, "A cat", no_repeat_ngram_size=2) == one
 
 
+@pytest.mark.slow
 def test_gin_of_ones_own_stays(bytes_run):
     run = rt.load(bytes_run)
     gin.parse_config("mine/Dropout.rate = 0.25")
@@ -398,6 +401,7 @@ def test_gin_of_ones_own_stays(bytes_run):
     gin.parse_config("mine/Dropout.rate = 0.5")  # And is not locked.
 
 
+@pytest.mark.slow
 def test_allowed_answers_are_texts(run):
     found = answers(run, ["A cat", "the"], allowed=["the dog", "A cat"])
     assert {*found} <= {"the dog", "A cat"}

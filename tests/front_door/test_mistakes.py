@@ -172,6 +172,7 @@ def test_evaluate_a_folder_of_many_files(loaded, tmp_path, caplog):
     assert not caplog.records
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "message"), FITS, ids=ascii)
 def test_a_refused_fit_leaves_no_folder(loaded, table, tmp_path, options, message):
     folder = tmp_path / "new"
@@ -283,6 +284,7 @@ def test_what_is_no_name(name):
     refused("name of a preset is a str", rt.presets, name)
 
 
+@pytest.mark.slow
 def test_a_stride_is_a_number(lm_run):
     lm = rt.load(lm_run)
     for stride in ("a", 0, 1.5):
@@ -290,6 +292,7 @@ def test_a_stride_is_a_number(lm_run):
     refused("from 1 to", lm.perplexity, "to be", stride=10**6)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's")
 def test_encoders(classifier_run, image_run):
     encoder, vision = rt.load(classifier_run), rt.load(image_run)

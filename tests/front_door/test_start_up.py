@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 import sys
 sys.argv = ["remixer_tf", "--version"]
@@ -17,5 +19,6 @@ for name in optional:  # A user's task may import them.
 """
 
 
+@pytest.mark.slow
 def test_keras_is_imported_without_libraries_that_no_command_needs():
     subprocess.run([sys.executable, "-c", CODE], check=True)

@@ -121,17 +121,6 @@ def _of_each_class(names):
     return {name.partition("(")[0]: name for name in names}.values()
 
 
-def _says_more(name):
-    """Whether a variant tells what no other one tells that is tested with it."""
-    arguments = SUBLAYERS[name][0].keywords
-    mixes = name.startswith(("LengthMixing", "RemixerBlock", "GatedMLP"))
-    return (arguments.get("causal") or not mixes) and (
-        arguments.get("gated", True) and not arguments.get("softmax")
-    )
-
-
-# The last variant of each class, which quick tests try; and what slow tests try: the
-# first one as well.
+# Quick tests try the last variant of each class, and slow tests the first one as well.
 ONE_OF_EACH_CLASS = [*_of_each_class(SUBLAYERS)]
-_ENDS = {*ONE_OF_EACH_CLASS, *_of_each_class(reversed(SUBLAYERS))}
-SLOW = [name for name in SUBLAYERS if name in _ENDS or _says_more(name)]
+SLOW = [*_of_each_class(reversed(SUBLAYERS))]

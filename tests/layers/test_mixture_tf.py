@@ -9,6 +9,7 @@ from remixer_tf.layers import Context, MoE, SwitchRouter
 from tests.layers.mixtures import TOKENS, D, X, mixture
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("router", ["switch", "gshard", "hash"])
 @pytest.mark.parametrize("length", [8, 1])
 def test_any_number_of_rows(router, length):

@@ -111,6 +111,7 @@ def changes_before(routing):
     return np.array(changes)
 
 
+@pytest.mark.slow
 def test_what_leaks():
     assert changes_before("deterministic").max() < 1e-5
     assert changes_before("naive").min() > 0.01

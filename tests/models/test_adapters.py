@@ -35,6 +35,7 @@ def test_a_head_trains_too():
     assert not any(v.name == "beta" for v in model.trainable_variables)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["t5_1_1", "gmlp"])
 def test_rank_0_and_zero_b_change_no_bit(kind):
     keras.utils.set_random_seed(0)

@@ -114,6 +114,7 @@ def test_greedy_decoding_goes_on_from_each_rows_own_prompt(kind, monkeypatch):
         np.testing.assert_allclose(np.array(decoded.scores)[row], score, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_row_ends_at_its_own_eos():
     model = randomized("gmlp")
     prompts = tokens(4, 3)

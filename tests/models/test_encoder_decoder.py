@@ -41,6 +41,7 @@ def test_logits(kind):
     assert np.abs(logits[0] - logits[1]).max() > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", EACH_KIND)
 def test_mixed_bfloat16_keeps_variables_and_logits_in_float32(kind):
     batch = tiny_batch()

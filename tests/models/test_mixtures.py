@@ -96,6 +96,7 @@ def test_causal_in_training(kind):
     assert changes.max() < 1e-5 and dropped > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind, router", [("gshard", GSHARD), ("base", BaseRouter)])
 def test_leaks_in_training(kind, router):
     """The second choices of GShard are served last, and BASE assigns all at once."""

@@ -54,19 +54,23 @@ EACH_MIXTURE = slow_on_jax(MIXTURES, but=["smlp"])
 EACH_DECODER = slow_on_jax([*STACKS, *MIXTURES], but=["amlp", "smlp"])
 
 
-def _slow_but(quick, kinds):
-    return [
-        pytest.param(kind, marks=[pytest.mark.slow] * (kind not in quick))
-        for kind in kinds
-    ]
+def slow_but(quick, kinds, slow=None):
+    """Those of `kinds` that are not `quick` are slow, or slower if not in `slow`."""
+
+    def marks(kind):
+        if kind in quick:
+            return []
+        return pytest.mark.slow if slow is None or kind in slow else pytest.mark.slower
+
+    return [pytest.param(kind, marks=marks(kind)) for kind in kinds]
 
 
 # For what takes longer.
 ON_JAX = keras.backend.backend() == "jax"
-SOME_KINDS = _slow_but(["remixer"], ["remixer"] if ON_JAX else KINDS)
-SOME_DECODERS = _slow_but(["smlp"], [*STACKS, *MIXTURES])
+SOME_KINDS = slow_but(["remixer"], ["remixer"] if ON_JAX else KINDS)
+SOME_DECODERS = slow_but(["smlp"], [*STACKS, *MIXTURES])
 # Of caches there are three kinds: of keys, of mixing, and of a Mixer's hidden units.
-EACH_CACHE = _slow_but(["remixer"], KINDS)
+EACH_CACHE = slow_but(["remixer"], KINDS, slow=["t5_1_1", "mixer"])
 
 
 def tiny_model(

@@ -131,7 +131,7 @@ def test_files_of_an_export_have_names_of_their_own(inputs, targets, expected):
     assert names == {"/tmp/model.onnx": "model.onnx", **expected}
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize(
     "runtime, make, f",
     [
@@ -176,7 +176,7 @@ def test_the_whole_search(runtime, make, tmp_path):
     check(runtime, graph, function, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize(
     "kind", [pytest.param("t5_1_1", marks=pytest.mark.slower), "remixer"]
 )

@@ -120,6 +120,7 @@ def strings(*texts):
     return np.array(texts, object) if texts else tf.zeros([0], tf.string)
 
 
+@pytest.mark.slower
 def test_any_text_in_any_batch(asked):
     expected, loaded = asked.answers, asked.loaded
     answers = loaded("serving_default", inputs=strings(*QUESTIONS))
@@ -204,6 +205,7 @@ def test_an_answer_may_be_shorter(asked):
             asked.loaded("generate", inputs=inputs, max_length=length)
 
 
+@pytest.mark.slower
 def test_warm_up_requests_are_answered(asked):
     _, messages = saved_model.import_messages()
     file = os.path.join(asked.path, "assets.extra", "tf_serving_warmup_requests")

@@ -191,6 +191,7 @@ def test_the_command(tiny_run, tmp_path, capsysbinary, monkeypatch):
         assert isinstance(error.value, configuration.UserError)
 
 
+@pytest.mark.slow
 def test_a_terminal_is_asked_line_by_line(bytes_run, capsysbinary, monkeypatch):
     class Terminal(io.BytesIO):
         def isatty(self):

@@ -259,6 +259,7 @@ def test_the_protocol_is_berts(toy, threshold, num_best, longest):
     assert at_best["f1"] == pytest.approx(found["best_f1"], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_answers_of_windows_and_of_other_tasks(toy):
     model, pairs = RandomLogits(), [("who?", ""), ("who?", "Ann")]
     answer = SpanAnswerer(engine_of(model), toy, LENGTHS)

@@ -93,6 +93,7 @@ EXAMPLES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", EXAMPLES)
 def test_examples(objective, tmp_path):
     lengths, *expected = EXAMPLES[objective]

@@ -98,6 +98,7 @@ def mlflow(monkeypatch):
     return module
 
 
+@pytest.mark.slow
 def test_wandb_gets_every_line_and_a_resumed_run_its_own(tmp_path, wandb, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "a-secret")
     folder = tmp_path / "my_run"

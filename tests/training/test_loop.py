@@ -462,7 +462,7 @@ def test_continuing_with_data_of_another_shape_names_both(tmp_path):
     assert "decoder_target_tokens [1, 4, 6]" in str(error.value)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize(
     "change", ["batch_size"] if ON_JAX else ["batch_size", "task", "lengths"]
 )

@@ -72,6 +72,7 @@ def test_a_classifier_and_an_encoder_read_texts(tmp_path):
     np.testing.assert_allclose(received, encoded[:, :4].mean(1), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_questions_are_answered_by_spans(tmp_path):
     kind = "BertForQuestionAnswering"
     weights = numpy_bert.made_up_weights(kind)

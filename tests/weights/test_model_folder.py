@@ -91,6 +91,7 @@ def exported(tiny_run, tmp_path):
     return str(folder), str(folder / "safetensors" / step)
 
 
+@pytest.mark.slow
 def test_a_run_is_published_and_loaded(exported, tmp_path):
     folder, published = exported
     copies = ["vocabularies"] if os.path.isdir(f"{folder}/vocabularies") else []

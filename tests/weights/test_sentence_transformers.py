@@ -84,6 +84,7 @@ def test_poolings_over_the_tokens_of_each_row():
     assert head.embedding_width(D_MODEL) == 2 * D_MODEL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bert", "t5"])
 def test_the_vector_of_a_text(tmp_path, kind):
     if kind == "bert":

@@ -58,6 +58,7 @@ def test_with_enough_beams_the_whole_set_is_ranked(preset):
         assert len(answers) == len(texts) or preset == "t5"
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("name", slow_on_jax(["greedy", "t5"], but=["t5"]))
 def test_minimum_length(name):
     model, batch = Recurrent(reads_prompt=True), inputs()

@@ -51,6 +51,7 @@ def test_cached_equals_uncached(kind, monkeypatch):
     np.testing.assert_allclose(np.array(decoded.scores), scores, atol=1e-4)
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("kind", slow_on_jax(["t5_1_1", "remixer"], but=["remixer"]))
 def test_a_row_ends_at_its_own_eos(kind):
     model = tiny_model(kind)

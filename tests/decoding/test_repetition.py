@@ -22,6 +22,7 @@ from tests.models.tiny import tiny_model
 BEAMS = functools.partial(beam_search, rules=HuggingFaceRules(), beams=3)
 
 
+@pytest.mark.slow_on_jax
 def test_numbers_of_the_rules():
     """Read so far: 0 2 3 2. The pair 2 3 is there; 3 2 follows only on 3."""
     read = np.array([[[0, 2, 3, 2, 5, 5]]], "int32")  # 5 comes later

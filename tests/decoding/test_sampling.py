@@ -77,6 +77,7 @@ def test_samples_are_of_the_distribution(settings, as_inputs):
         assert chi_square_excess(counts, np.array(list(probs.values()))) < 5
 
 
+@pytest.mark.slow_on_jax
 def test_a_row_has_its_samples_whatever_the_batch():
     model, batch = Recurrent(), inputs()
     tokens = batch["encoder_input_tokens"]
@@ -99,6 +100,7 @@ def test_without_chance_it_is_greedy(temperature):
     assert found.answers == ()
 
 
+@pytest.mark.slow_on_jax
 def test_scores_are_those_of_the_answers():
     model = tiny("gmlp_lm")
     batch = {"encoder_input_tokens": np.array([[2, 3, 3], [3, 2, 0]], "int32")}

@@ -69,6 +69,7 @@ def test_sums_of_log_probabilities(kind):
     assert hits[1] and not hits.all()
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("kind", MODELS)
 def test_greedy_answers_score_what_decoding_says(kind):
     model, batch = make_model(kind), tiny_batch()

@@ -100,6 +100,7 @@ def on_jax():
     return jax
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize(
     "name", slow_on_jax(KERNELS, but=[k for k in KERNELS if k != "fft_product"])
 )

@@ -36,6 +36,7 @@ def assign(values, mask=None):
     return np.array(assign_balanced(values, mask))
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("num_experts", slow_on_jax([8, 16], but=[8]))
 def test_balanced_and_almost_the_best(num_experts):
     """99% of the way from a random assignment to the best, on three kinds at once."""

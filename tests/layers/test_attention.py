@@ -70,6 +70,7 @@ def test_cross_attention(dtype, tol):
     assert_equals(y, numpy_attention(layer, x, memory, bias), tol)
 
 
+@pytest.mark.slow_on_jax
 def test_cross_attention_of_packed_examples_keeps_to_its_own():
     layer, x, memory = make(CrossAttention)
     targets = np.array([[1, 1, 2, 2, 0]] * 2, "int32")
@@ -116,6 +117,7 @@ def t5_bucket(distance, bidirectional, buckets=32, max_distance=128):
     return offset + min(exact + int(steps), buckets - 1)
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_relative_position_bias(bidirectional):
     layer = RelativePositionBias(3, bidirectional, name="position_bias")

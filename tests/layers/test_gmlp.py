@@ -66,6 +66,7 @@ def numpy_gated_mlp(layer, x, mask):
     return s @ w["wo/kernel"] + w["wo/bias"]
 
 
+@pytest.mark.slow_on_jax
 @DTYPES
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("toeplitz", [False, True])

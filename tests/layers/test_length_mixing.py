@@ -23,6 +23,7 @@ def numpy_toeplitz(w):
     return w[..., index]
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("lead", [(), (3,)])
 def test_toeplitz_listing_equals_the_definition(n, lead):
@@ -155,6 +156,7 @@ def test_errors_name_the_numbers():
         layer.init_cache(2, 8, Context())
 
 
+@pytest.mark.slow_on_jax
 @DTYPES
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("causal", [False, True])

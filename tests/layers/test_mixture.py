@@ -65,6 +65,7 @@ def numpy_mixture(layer, capacity, groups=3):
     return y.reshape(X.shape), dropped
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("move", slow_on_jax(["gather", "exchange"], but=["gather"]))
 @pytest.mark.parametrize("router", INDEPENDENT)
 def test_training_equals_numpy(router, move, monkeypatch):
@@ -90,6 +91,7 @@ def test_evaluation_equals_numpy(router):
     assert not [name for name in sown if name[0] == "losses"]
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize(
     "router", ["gshard", *(pytest.param(r, marks=pytest.mark.slow) for r in OTHERS)]
 )

@@ -188,6 +188,7 @@ def test_position_embedding_errors():
         layer(np.zeros((1, 4, 6), "float32"), context=context)
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 @pytest.mark.parametrize("kind", ["dense", "mixing"])
 def test_gradients_of_biases_are_summed_in_float32(kind, dtype):

@@ -87,6 +87,7 @@ def test_equations(routing, deciding, padded):
     np.testing.assert_allclose(y, expected, atol=2e-5 * np.abs(expected).max())
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("routing", ["deterministic", "partial", "naive"])
 def test_a_fresh_gate_lets_its_input_through(routing):
     layer = SparseSpatialGate(EXPERTS, routing, max_length=LENGTH, causal=True)
@@ -139,6 +140,7 @@ def test_the_router_learns(monkeypatch):
         np.testing.assert_allclose(gradients[name], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow_on_jax
 def test_a_block_with_spatial_experts():
     gate = functools.partial(SparseSpatialGate, 3, "partial", spatial_bias_value=0.5)
     layer = GatedMLP(12, gate, causal=True, max_length=8)

@@ -20,6 +20,7 @@ def test_values():
     assert summary == pytest.approx({**expected, "image_accuracy": 2 / 3}, rel=1e-6)
 
 
+@pytest.mark.slow_on_jax
 def test_added_sums_weight_every_token_alike():
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(4, 3, 5)).astype("float32")

@@ -213,6 +213,7 @@ def test_the_axes_of_slots_need_no_variable():
     }
 
 
+@pytest.mark.slow_on_jax
 def test_slots_and_arithmetic_are_float32_for_bfloat16_variables():
     shapes = {"matrix": (130, 140), "vector": (6,)}
     low, high = make_variables(shapes, "bfloat16"), make_variables(shapes)

@@ -67,6 +67,7 @@ def test_which_variables(model, matrices):
     assert last == matrices
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("axis", ["experts", "mixing_heads"])
 def test_a_stack_of_matrices_is_many(axis):
     """The values come from Keras' Muon, of each matrix alone."""

@@ -1,15 +1,16 @@
 """The likeliest answers, by Mesh TensorFlow's or by Hugging Face's rules."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from keras import ops
 
+from remixer_tf.arguments import NonNegativeFloat, Number, check_fields, one_of
 from remixer_tf.decoding.constraints import IMPOSSIBLE, AnswerLimits
 from remixer_tf.decoding.greedy import greedy_decode
 from remixer_tf.decoding.row_settings import column, of_rows, with_rows
 from remixer_tf.decoding.search import Answers, Choice, Decoded, Search, decode, pick
-from remixer_tf.errors import UserError, check_choices, check_integers, check_numbers
+from remixer_tf.errors import UserError, check_integers
 
 # The score of no answer inside the search. It is finite, since LiteRT makes -inf a
 # finite number when it adds or divides.
@@ -39,10 +40,10 @@ class T5Rules:
         ValueError: alpha is negative.
     """
 
-    alpha: float = 0.6
+    alpha: NonNegativeFloat = 0.6
 
     def __post_init__(self):
-        check_numbers(alpha=self.alpha)
+        check_fields(self)
 
     def rank(self, log_probs, lengths):
         """Ranks answers, float32 `[batch, answers]`, of lengths `[batch]`."""
@@ -87,12 +88,11 @@ class HuggingFaceRules:
         ValueError: another early_stopping, or length_penalty is no number.
     """
 
-    length_penalty: float = 1.0
-    early_stopping: bool | str = False
+    length_penalty: Number = 1.0
+    early_stopping: Annotated[bool | str, one_of((True, False, "never"))] = False
 
     def __post_init__(self):
-        check_numbers(float("-inf"), length_penalty=self.length_penalty)
-        check_choices((True, False, "never"), early_stopping=self.early_stopping)
+        check_fields(self)
 
     def rank(self, log_probs, lengths):
         """Ranks answers, see `T5Rules`."""

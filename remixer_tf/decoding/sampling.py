@@ -1,15 +1,16 @@
 """Answers drawn from the model's distribution."""
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 from keras import ops
 
+from remixer_tf.arguments import NonNegativeFloat, PositiveInt, check_fields, within
 from remixer_tf.decoding.constraints import IMPOSSIBLE, AnswerLimits
 from remixer_tf.decoding.row_random import row_uniforms
 from remixer_tf.decoding.row_settings import column, with_rows
 from remixer_tf.decoding.search import Answers, Choice, Decoded, Search, decode
-from remixer_tf.errors import check_integers, check_numbers, check_range
+from remixer_tf.errors import check_integers
 from remixer_tf.kernels.largest import largest
 from remixer_tf.layers.base import softmax
 
@@ -36,14 +37,12 @@ class Sampling:
         ValueError: a number is out of its range.
     """
 
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float = 1.0
+    temperature: NonNegativeFloat = 1.0
+    top_k: PositiveInt | None = None
+    top_p: Annotated[float, within("a number in (0, 1]", lambda x: 0 < x <= 1)] = 1.0
 
     def __post_init__(self):
-        check_numbers(temperature=self.temperature)
-        check_integers(top_k=1 if self.top_k is None else self.top_k)
-        check_range("top_p", self.top_p, "a number in (0, 1]", lambda x: 0 < x <= 1)
+        check_fields(self)
 
     def draw(self, logits, uniform, batch=()):
         """Draws tokens by the inverse of the cumulative distribution.

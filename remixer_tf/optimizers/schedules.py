@@ -9,29 +9,24 @@ ValueError for an argument outside its range.
 
 import dataclasses
 import math
+from typing import Annotated
 
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError, check_integers, check_range
+from remixer_tf.arguments import NonNegativeInt, PositiveInt, check_fields, within
+from remixer_tf.errors import UserError
 
+_Positive = Annotated[float, within("a number > 0", lambda x: x > 0)]
+_NonNegative = Annotated[float, within("a number >= 0", lambda x: x >= 0)]
 _register = keras.saving.register_keras_serializable(package="remixer_tf")
 
 
 class _Schedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Checks the fields of a schedule, a dataclass: numbers of steps, and rates."""
-
-    _least_warmup_steps = 0
+    """A schedule whose arguments are the fields of a dataclass."""
 
     def __post_init__(self):
-        for name, value in self.get_config().items():
-            if name in ("warmup_steps", "total_steps", "step_offset"):
-                least = self._least_warmup_steps if name == "warmup_steps" else 0
-                check_integers(least, **{name: value})
-            elif name == "end_learning_rate":
-                check_range(name, value, "a number >= 0", lambda x: x >= 0)
-            else:
-                check_range(name, value, "a number > 0", lambda x: x > 0)
+        check_fields(self)
 
     def __call__(self, step):
         """Returns the learning rate at this step, a float32 scalar."""
@@ -62,10 +57,9 @@ class TruncatedRsqrt(_Schedule):
         step_offset: see the module.
     """
 
-    warmup_steps: int = 10_000
-    multiplier: float = 1.0
-    step_offset: int = 0
-    _least_warmup_steps = 1
+    warmup_steps: PositiveInt = 10_000
+    multiplier: _Positive = 1.0
+    step_offset: NonNegativeInt = 0
 
     def _value(self, step):
         return self.multiplier * ops.rsqrt(ops.maximum(step, self.warmup_steps))
@@ -96,9 +90,9 @@ class WarmupConstant(_Schedule):
         step_offset: see the module.
     """
 
-    learning_rate: float = 1e-3
-    warmup_steps: int = 0
-    step_offset: int = 0
+    learning_rate: _Positive = 1e-3
+    warmup_steps: NonNegativeInt = 0
+    step_offset: NonNegativeInt = 0
 
     def _value(self, step):
         return self.learning_rate * self._warmup(step)
@@ -124,11 +118,11 @@ class WarmupLinearDecay(_Schedule):
         step_offset: see the module.
     """
 
-    learning_rate: float
-    total_steps: int
-    warmup_steps: int = 0
-    end_learning_rate: float = 0.0
-    step_offset: int = 0
+    learning_rate: _Positive
+    total_steps: NonNegativeInt
+    warmup_steps: NonNegativeInt = 0
+    end_learning_rate: _NonNegative = 0.0
+    step_offset: NonNegativeInt = 0
 
     def __post_init__(self):
         super().__post_init__()

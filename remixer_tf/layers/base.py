@@ -116,9 +116,9 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
             own sets it again: see `reorders_cache`.
         first_scorable: int, in a decoder the first position whose output depends on no
             later token. Earlier positions get no loss and no score.
-        causal_in_training: bool, False of a layer that is causal, and whose outputs in
-            training depend on later tokens by design, as BASE's do. Tests for leaks
-            then call it as in evaluation.
+        causal_in_training: bool, False on a causal layer whose outputs in training
+            depend on later tokens by design, as BASE's do. Tests for leaks then call it
+            as in evaluation.
         lora_projections: tuple of str, the projections (made by `base.dense`) that get
             adapters if `Lora.layers` names none. A subclass may lack those that it
             inherits.
@@ -519,11 +519,11 @@ def read_cache(weights, cached, ancestry=None):
     """The weighted sums of what is cached, float `[batch, heads, queries, channels]`.
 
     Args:
-        weights: float `[batch, heads, queries, length]`; the batch may be 1, with an
-            ancestry so may the queries: the same weights for all.
+        weights: float `[batch, heads, queries, length]`. The batch may be 1, if all
+            have the same weights; with an ancestry also the queries.
         cached: float `[rows, heads, length, channels]`.
-        ancestry: None, where rows are the batch; or see `DecodeState`, where rows are
-            hypotheses and so are the queries.
+        ancestry: None if rows are the batch. Else see `DecodeState`: rows are
+            hypotheses, and so are queries.
     """
     if ancestry is None:
         return ops.matmul(weights, cached)

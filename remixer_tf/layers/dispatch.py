@@ -31,18 +31,19 @@ class Plan(NamedTuple):
 
 
 def make_plan(choices, num_experts, capacity=None, of_experts=None):
-    """Gives the choices of a `Routing` rows: a `Plan`.
+    """Returns the `Plan` that gives the choices of a `Routing` rows.
 
-    With a capacity each expert has C rows of each group, and choices that come too late
-    have none. Without it each has as many rows as it needs, in blocks of one size. Its
-    last block may be almost empty: with blocks of half an expert's even share, there
-    are at most 1.5 rows for each choice.
+    With a capacity each expert has C rows of each group, and late choices have none.
+    Without it each expert has as many rows as it needs, in blocks of one size. Its last
+    block may be almost empty. A block has half of an expert's even share, so there are
+    at most 1.5 rows for each choice.
 
     Args:
         choices: a `Routing` of `[G, k, S]`.
         num_experts: int, E.
         capacity: int, C, or None.
-        of_experts: int, how many share the choices, where these experts are a part.
+        of_experts: int, the number of all experts that share the choices, if
+            `num_experts` is a part of them.
     """
     groups, k, tokens = shape = ops.shape(choices.experts)
     if capacity is None:  # all groups together

@@ -58,10 +58,10 @@ class GateKeywords(SublayerKeywords, total=False):
 class SpatialGatingUnit(Sublayer):
     """Lets the other tokens gate the channels of each (gMLP, Equation 2).
 
-    `f(A) = W LayerNorm(A) + b`, with W over positions, shared by all channels, and b
-    one number per position; with several heads, a W and a b for each group of
-    consecutive channels (Yu et al. 2022, "Efficient Language Modeling with Sparse
-    all-MLP", whose dense gMLPs have 1 and 16). The variants (gMLP, Table 3) are
+    `f(A) = W LayerNorm(A) + b`. W mixes positions and is shared by all channels; b has
+    one number per position. With several heads, each group of consecutive channels has
+    a W and a b (Yu et al. 2022, "Efficient Language Modeling with Sparse all-MLP",
+    whose dense gMLPs have 1 and 16). The variants (gMLP, Table 3) are
 
     - split: `Z_1 * f(Z_2)`, Z_1 and Z_2 the halves of Z's channels: the paper's unit;
     - multiplicative: `Z * f(Z)`;

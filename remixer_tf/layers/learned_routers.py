@@ -39,9 +39,9 @@ class LearnedRouter(Router):
 
     Args:
         num_experts, capacity_factor: see `Router`.
-        jitter: float. In training, what the router reads (not what experts do) is
-            multiplied by uniform numbers of [1 - jitter, 1 + jitter] (Switch,
-            section 2.4).
+        jitter: float. In training, the router's inputs are multiplied by uniform
+            numbers of [1 - jitter, 1 + jitter] (Switch, section 2.4). The experts'
+            inputs are not.
         balance_weight: float, of the loss that balances the experts, sown as "balance":
             `E sum_e f_e P_e` of each group, with f_e the share of first choices before
             drops and P_e the mean of `softmax(x W)_e`, both of real tokens (Switch,
@@ -147,7 +147,7 @@ class GShardRouter(LearnedRouter):
 
     Args:
         num_experts, capacity_factor: see `LearnedRouter`, and its others.
-        second_threshold: float; 0.2 in Mesh TensorFlow, 0.5 in GShard; at 0 the second
+        second_threshold: float, 0.2 in Mesh TensorFlow and 0.5 in GShard. 0: the second
             expert computes always.
     """
 

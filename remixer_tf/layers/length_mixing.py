@@ -45,10 +45,10 @@ class LengthMixing(Sublayer):
     Which M an example meets:
     - causal: s > t is hidden, before the softmax or by a zero;
     - padding: padding tokens are left out of the sum and, with a softmax, the rest of
-      the row is scaled to sum to 1. As softmax restricted to the real keys equals
-      `softmax(H) (mask X) / softmax(H) mask`, this needs no matrix per example;
-    - packed examples: row and column are the positions inside the segment, and other
-      segments, padding's 0 included, are hidden. Only this case makes a
+      the row is scaled to sum to 1. No example needs a matrix of its own, since the
+      softmax over real keys is `softmax(H) (mask X) / softmax(H) mask`;
+    - packed examples: row and column are positions inside of the segment. Other
+      segments are hidden, and so is padding, whose segment is 0. Only this case makes a
       `[batch, heads, length, length]` tensor.
 
     M and its softmax are float32; the product runs in the compute dtype. Long Toeplitz

@@ -25,15 +25,15 @@ class MoE(PositionWise):
     Each expert is a feed-forward layer without biases, `act(x W_i) W_o`, or if gated
     `(act(x W_0) * x W_1) W_o` (Shazeer et al. 2017, Equation 1).
 
-    Training: tokens are cut into groups (Lepikhin et al. 2020, section 3.2) of at most
-    `group_size`: the fewest equal ones of whole rows or, of a longer row, the fewest
-    equal parts of it. An expert computes only so many of a group's choices (see
-    `Router`); where all choices of a token are dropped, the output is exactly 0, and
-    the residual connection alone carries it.
+    Training: tokens form equal groups (Lepikhin et al. 2020, section 3.2) of at most
+    `group_size`, as few as possible. A group has whole rows; a longer row is cut into
+    equal parts. An expert computes a limited number of a group's choices (see
+    `Router`), and the others are dropped. A token whose choices are all dropped has the
+    output 0: the residual connection alone carries it.
 
-    On a mesh of devices each has whole groups, and some have none where groups are too
-    few. Tokens go to the devices of their experts and come back (GShard, section 3.3),
-    two all-to-alls, and as many for the gradient, see `dispatch.exchange`.
+    On a mesh each device has whole groups, or none if groups are too few. Tokens go to
+    the devices of their experts and come back (GShard, section 3.3). These are two
+    all-to-alls, and two more for the gradient, see `dispatch.exchange`.
 
     Evaluation and decoding: nothing is dropped, so a row's output depends on no other
     row (our choice; Mesh TensorFlow drops at capacity 2).
@@ -41,11 +41,15 @@ class MoE(PositionWise):
     Padding is not computed: its output is 0, and it takes no capacity. Whether a layer
     is causal is the router's: see there.
 
-    Sows of real tokens, under "statistics": "load" `[num_experts]`, each expert's share
-    of the choices, before drops; "unused", how many experts have none; "dropped", the
-    share of choices that is dropped, and of two choices "dropped_second", that of the
-    second; "gate", the mean gate; from routers with logits, the mean "entropy" of their
-    softmax, nats, and "largest_logit".
+    Sows these statistics of real tokens:
+
+    - "load" `[num_experts]`: each expert's share of the choices, before drops;
+    - "unused": the number of experts without a choice;
+    - "dropped": the share of choices that are dropped; with two choices also
+      "dropped_second", the share of second choices that are;
+    - "gate": the mean gate;
+    - "entropy", of the router's softmax, in nats, and "largest_logit": only of routers
+      with logits.
 
     Args:
         num_experts: int.

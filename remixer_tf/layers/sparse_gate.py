@@ -57,9 +57,9 @@ class SparseSpatialGate(SpatialGatingUnit):
     Call arguments and returns: see `SpatialGatingUnit`, with the variant "split".
 
     Raises:
-        ValueError: for an unknown routing, experts that do not divide the channels;
-            and, unless deterministic, for packed examples and for decoding step by
-            step, which has not read the positions that decide.
+        ValueError: for an unknown routing, or experts that do not divide the channels.
+            Routings other than deterministic also refuse packed examples, and decoding
+            step by step: a step has not read all positions that decide.
     """
 
     @checked

@@ -215,9 +215,9 @@ class TransformerStack(SavesParts, keras.layers.Layer):
     `{"self_attention": ..., "feed_forward": ...}`, Remixer's puts `"remixer"` in the
     feed-forward's place.
 
-    The stack tells `causal` and `max_length` to its layers, and to those in them, as
-    soon as they are made: see `StackFacts`. Layers that a layer makes in its own
-    `build` know them after it.
+    Its layers, and the layers inside of them, get `causal` and `max_length` as soon as
+    they are made: see `StackFacts`. Layers that are made in a layer's `build` get them
+    after it.
 
     Args:
         sublayers: a dictionary from a sublayer's name to a factory that takes `name`
@@ -241,7 +241,7 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         block: a factory of the residual around each sublayer, `Block` or
             `PostNormBlock`.
         causal: bool, whether no output may depend on a later token, as in a decoder.
-            Models say it: their decoders are causal.
+            Models set it: their decoders are causal.
         max_length: int, the longest sequence, which layers such as `RemixerBlock` and
             `PositionEmbedding` need to know; None where no layer does.
         remat: what training computes again for the gradient instead of keeping it.

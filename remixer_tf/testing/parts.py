@@ -65,10 +65,10 @@ def random_values(weights):
 
 @contextlib.contextmanager
 def comparable(model):
-    """Lets a model compute so that two of its calls can be compared, inside the block.
+    """Inside the block, two calls of a model can be compared.
 
-    In float32, whatever its precision is; each block by itself, whatever mesh, `remat`
-    and `scan` are; with one dropout mask for all rows, and no block left out.
+    The model computes in float32, and each block by itself, without a mesh, `remat` and
+    `scan`. All rows have the same dropout mask, and no block is left out.
     """
     changed = []
 

@@ -51,4 +51,5 @@ def evaluate_run(configuration, model_dir, step=None, force=False):
     """Evaluates checkpoints of a run in a folder, see `evaluate`."""
     bindings = evaluation_bindings(configuration)
     given = {"step": step, "bindings": bindings, "force": force}
-    return configuration.call(evaluate, configuration.call(Run), model_dir, **given)
+    with data_folders(configuration.data_folders()):
+        return configuration.call(evaluate, configuration.call(Run), model_dir, **given)

@@ -25,7 +25,7 @@ DTYPES = ("float32", "bfloat16")
 
 
 def ours(query, key, value, bias):
-    """What `SelfAttention` computes between its projections."""
+    """The part of `SelfAttention` between its projections."""
     query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
     logits = ops.cast(scores(query, key), "float32") + ops.cast(bias, "float32")
     weights = ops.cast(ops.softmax(logits), value.dtype)

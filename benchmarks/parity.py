@@ -2,7 +2,7 @@
 
     python -m benchmarks.parity [--reference_python=PYTHON]
 
-PYTHON is of an environment with torch, transformers and timm, made for instance by
+PYTHON belongs to an environment with torch, transformers and timm, made for instance by
 
     python3 -m venv reference && reference/bin/pip install torch transformers timm
 
@@ -182,7 +182,7 @@ def _imported(published, run, reads_text):
 
 
 def _exported_again(run, reference):
-    """What transformers answers with the export of a run."""
+    """The answers of transformers with the export of a run."""
     from remixer_tf.commands import run_command
 
     with contextlib.redirect_stdout(None):

@@ -1,4 +1,4 @@
-"""What transformers and timm say: run by `benchmarks.parity`, in their environment.
+"""Answers of transformers and timm: `benchmarks.parity` runs it in their environment.
 
 It imports nothing of this project, which need not be installed there.
 """
@@ -31,7 +31,7 @@ SMALL = {
     "num_decoder_layers": 3,
     "num_heads": 4,
 }
-# What a model is: transformers' class of it, and values of its configuration.
+# A model: transformers' class of it, and values of its configuration.
 T5_MODELS = {
     "t5_1_1": ("T5", GATED),
     "t5_1_0": ("T5", {}),
@@ -233,7 +233,7 @@ def answer_t5(model, folder):
 
 
 def _tokens(sequences):
-    """What was generated, without the start, `[batch, TOKENS]`; 0 after EOS."""
+    """The generated tokens, without the start, `[batch, TOKENS]`; 0 after EOS."""
     tokens = sequences[:, 1:].numpy()
     is_end = tokens == 1
     tokens = np.where(np.cumsum(is_end, axis=1) - is_end > 0, 0, tokens)

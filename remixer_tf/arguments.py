@@ -208,7 +208,7 @@ def _check(kind, where):
         return lambda name, value: check_flags(**{name: value})
     if hasattr(kind, "__metadata__"):
         own = _check(kind.__origin__, where)
-        # A `Check` is left out of the calls, of which there are many.
+        # A `Check` is left out of the calls, since there are many.
         found = (x.function if isinstance(x, Check) else x for x in kind.__metadata__)
         checks = [*filter(callable, found), *filter(None, [own])]
         return _in_order(checks) if len(checks) > 1 else next(iter(checks), None)

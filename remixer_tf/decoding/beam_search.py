@@ -5,7 +5,13 @@ from typing import Annotated, Any, NamedTuple
 
 from keras import ops
 
-from remixer_tf.arguments import NonNegativeFloat, Number, check_fields, one_of
+from remixer_tf.arguments import (
+    NonNegativeFloat,
+    Number,
+    Tensor,
+    check_fields,
+    one_of,
+)
 from remixer_tf.decoding.constraints import IMPOSSIBLE, AnswerLimits
 from remixer_tf.decoding.greedy import greedy_decode
 from remixer_tf.decoding.row_settings import column, of_rows, with_rows
@@ -45,16 +51,18 @@ class T5Rules:
     def __post_init__(self):
         check_fields(self)
 
-    def rank(self, log_probs, lengths):
+    def rank(self, log_probs: Tensor, lengths: Tensor) -> Tensor:
         """Ranks answers, float32 `[batch, answers]`, of lengths `[batch]`."""
         lengths = ops.cast(lengths, "float32")[:, None]
         return log_probs / ops.power((5.0 + lengths) / 6.0, column(self.alpha))
 
-    def is_answer(self, ended, cut, beams):
+    def is_answer(self, ended: Tensor, cut: Tensor, beams: int) -> Tensor:
         """Which of the best continuations are answers: each that ends with EOS."""
         return ended
 
-    def finished(self, ranks, best, lengths, max_length):
+    def finished(
+        self, ranks: Tensor, best: Tensor, lengths: Tensor, max_length: Tensor
+    ) -> Tensor:
         """Whether rows have ended, bool `[batch]`.
 
         Args:
@@ -94,12 +102,12 @@ class HuggingFaceRules:
     def __post_init__(self):
         check_fields(self)
 
-    def rank(self, log_probs, lengths):
+    def rank(self, log_probs: Tensor, lengths: Tensor) -> Tensor:
         """Ranks answers, see `T5Rules`."""
         lengths = ops.cast(lengths, "float32")[:, None]
         return log_probs / ops.power(lengths, column(self.length_penalty))
 
-    def is_answer(self, ended, cut, beams):
+    def is_answer(self, ended: Tensor, cut: Tensor, beams: int) -> Tensor:
         """Which of the best continuations, bool `[batch, continuations]`, are answers.
 
         Args:
@@ -110,7 +118,9 @@ class HuggingFaceRules:
         among_beams = ops.arange(ended.shape[1]) < beams
         return ops.logical_and(ops.logical_or(ended, cut[:, None]), among_beams)
 
-    def finished(self, ranks, best, lengths, max_length):
+    def finished(
+        self, ranks: Tensor, best: Tensor, lengths: Tensor, max_length: Tensor
+    ) -> Tensor:
         """Whether rows have ended, see `T5Rules`."""
         worst = ops.min(ranks, axis=1)
         full = exists(worst)

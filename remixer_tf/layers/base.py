@@ -256,7 +256,7 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
         """
         return _take_steps(self, x, cache, context, state)
 
-    def folded_constant(self, size: int) -> Any:
+    def folded_constant(self, size: int) -> Tensor | None:
         """The constant of `size` numbers that a converted file holds for a weight.
 
         A converter computes what depends on weights alone, such as softmax(H) at the

@@ -141,7 +141,7 @@ class LengthMixing(Sublayer):
         y = self.mix(ops.transpose(x, (2, 0, 3, 1)), context, training)
         return ops.reshape(ops.transpose(y, (1, 3, 0, 2)), (-1, n, channels))
 
-    def mix(self, x, context, training=False):
+    def mix(self, x: Tensor, context: Context, training: bool = False) -> Tensor:
         """`M X + b` for x `[heads, batch, channels, length]`."""
         n, mask = x.shape[-1], context.padding_mask
         packed = context.segment_ids is not None
@@ -177,7 +177,7 @@ class LengthMixing(Sublayer):
             y = ops.cast(y, "float32") + ops.cast(b, "float32")[:, :, None]
         return ops.cast(y, x.dtype)
 
-    def matrix(self, length):
+    def matrix(self, length: int) -> Tensor:
         """M of an unpacked, unpadded sequence: float32 `[heads, length, length]`."""
         if self.toeplitz:
             weights = create_toeplitz_matrix(self._toeplitz_weights(length))
@@ -237,16 +237,16 @@ class LengthMixing(Sublayer):
             weights = weights * ops.cast(allowed, weights.dtype)
         return weights
 
-    def int8_axes(self):
+    def int8_axes(self) -> dict[str, int]:
         return {} if self.toeplitz else {"mixing_matrix": -1}
 
-    def folded_constant(self, size):
+    def folded_constant(self, size: int) -> Tensor | None:
         """See `Sublayer`: M, of the length that a size makes."""
         length = math.isqrt(size // self.num_mixing_heads)
         fits = self.num_mixing_heads * length**2 == size
         return self.matrix(length) if fits and 0 < length <= self.max_length else None
 
-    def mixing_facts(self, length):
+    def mixing_facts(self, length: int) -> MixingFacts:
         """See `Sublayer`: the filter has the weights before any softmax."""
         weights = self._toeplitz_weights(length) if self.toeplitz else None
         if self.toeplitz and self.causal:

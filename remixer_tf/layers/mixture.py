@@ -127,7 +127,7 @@ class MoE(PositionWise):
             autocast=False,  # No copy of all of them.
         )
 
-    def int8_axes(self):
+    def int8_axes(self) -> dict[str, int]:
         return {"wi": -2, "wo": -2}
 
     def call(self, x: Tensor, context: Context, training: bool = False) -> Tensor:

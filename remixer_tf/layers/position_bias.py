@@ -105,7 +105,7 @@ class RelativePositionBias(SavesParts, NamedAxes, keras.layers.Layer):
         """
         return self._lookup(key_positions[None, :] - query_positions[:, None])[None]
 
-    def whole(self, length):
+    def whole(self, length: int) -> Tensor:
         """Biases of all positions on all, float32 `[1, heads, length, length]`.
 
         They depend on the distance alone: 2n-1 look-ups, laid out as a Toeplitz matrix,

@@ -133,12 +133,12 @@ class EncoderOnly(KerasModel):
         """Returns kernel and bias of the logits, see `Hidden`."""
         return self.head.vocabulary_matrix(self.token_embedding)
 
-    def embed(self, batch):
+    def embed(self, batch: Batch) -> Tensor:
         """Vectors of the texts of a batch, float32 `[batch, embedding_width]`."""
         return self.head.embed(*self.encode(batch))
 
     @property
-    def embedding_width(self):
+    def embedding_width(self) -> int:
         """The width of `embed`'s vectors, an int."""
         return self.head.embedding_width(self.d_model)
 

@@ -45,11 +45,11 @@ class Head(SavesParts, NamedAxes, keras.layers.Layer):
     def call(self, x: Tensor, batch: Batch, context: Context, embedding: Any) -> Tensor:
         raise NotImplementedError
 
-    def embed(self, x, context):
+    def embed(self, x: Tensor, context: Context) -> Tensor:
         """The vector of a text, float32 `[batch, width]`: the mean of x over tokens."""
         return mean_of_tokens(x, context.padding_mask)
 
-    def embedding_width(self, d_model):
+    def embedding_width(self, d_model: int) -> int:
         """The width of `embed`'s vectors, an int."""
         return d_model
 
@@ -267,10 +267,10 @@ class EmbeddingHead(Head):
             self.dense.append(_dense(f"dense_{number}", width, units, use_bias))
             width = units
 
-    def embedding_width(self, d_model):
+    def embedding_width(self, d_model: int) -> int:
         return self.layers[-1][0] if self.layers else len(self.pooling) * d_model
 
-    def embed(self, x, context):
+    def embed(self, x: Tensor, context: Context) -> Tensor:
         x = ops.cast(x, "float32")
         mask = ops.cast(context.padding_mask, "float32")[..., None]
         vector = ops.concatenate(

@@ -101,8 +101,13 @@ class KerasModel(SavesParts, keras.Model):
         return targets[:, first:], logits[:, first:], weights
 
     def enable_lora(
-        self, rank, alpha=None, layers=None, dropout_rate=0.0, trainable=None
-    ):
+        self,
+        rank: int,
+        alpha: float | None = None,
+        layers: str | None = None,
+        dropout_rate: float = 0.0,
+        trainable: str | None = None,
+    ) -> None:
         """Adds low-rank adapters, and freezes all other parameters.
 
         It is Keras' `enable_lora` of each of the layers. `save` adds A B to W: a loaded
@@ -128,7 +133,7 @@ class KerasModel(SavesParts, keras.Model):
         """
         adapt(self, Lora(rank, alpha, layers, dropout_rate), trainable)
 
-    def freeze(self, frozen=None, trainable=None):
+    def freeze(self, frozen: str | None = None, trainable: str | None = None) -> None:
         """Freezes parameters. Call `compile` afterwards.
 
         Args:

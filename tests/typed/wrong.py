@@ -55,6 +55,7 @@ def wrong_steps(layer: layers.RemixerBlock, model: models.DecoderOnly, x: Any) -
     layer.decode_step(x, {}, state, context)  # type: ignore[arg-type]
     layer.prefill(x, {}, context)  # type: ignore[call-arg]
     model.start_decoding({}, max_length="8")  # type: ignore[arg-type]
+    model.enable_lora("4")  # type: ignore[arg-type]
 
 
 def wrong_searches(model: Any, batch: Any) -> None:

@@ -1,4 +1,4 @@
-"""What sublayers and tiny models give on this backend of Keras.
+"""Outputs of sublayers and tiny models on this backend of Keras.
 
 KERAS_BACKEND=jax python -m tests.backend_outputs FILE.npz NAME...
 """

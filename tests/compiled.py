@@ -1,4 +1,4 @@
-"""What tests compile, and which of them are slow on JAX."""
+"""Tools to compile in tests, and marks for those that are slow on JAX."""
 
 import keras
 import pytest

@@ -1,4 +1,4 @@
-"""What all tests share: files, runs, and what a module says in its own process."""
+"""Files and runs that all tests share, and outputs of modules in their own process."""
 
 import fcntl
 import json
@@ -22,8 +22,8 @@ def run_module(name, tmp_path_factory):
 def made_once(name, make, tmp_path_factory):
     """Returns the path of a file or folder that `make(path)` has made.
 
-    Processes that run tests together (pytest-xdist) make it once, and share it. What
-    could not be made is not tried again: each test says why at once.
+    Processes that run tests together (pytest-xdist) make it once, and share it. After a
+    failure it is not tried again: each test says why at once.
     """
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -5,7 +5,7 @@ from remixer_tf.configuration.bindings import Name
 
 
 def value_of(settings, name, default=None):
-    """What the parameter `name`, such as "Run.model", would receive."""
+    """The value that the parameter `name`, such as "Run.model", would receive."""
     owner, _, parameter = name.rpartition(".")
     values = settings.written("", parts.find(owner).selector)
     return settings.resolve(values[parameter]) if parameter in values else default
@@ -23,5 +23,5 @@ def arguments_of(settings, name):
 
 
 def macro_of(settings, name):
-    """What a macro stands for."""
+    """The value of a macro."""
     return settings.resolve(Name(f"%{name}"))

@@ -1,4 +1,4 @@
-"""What the documentation names is there, and its blocks of code run.
+"""The documentation names only what exists, and its blocks of code run.
 
 Blocks of shell that need a network, a published checkpoint or hours are checked
 against the real parsers of their commands: options, gin files and gin names.

@@ -47,7 +47,7 @@ ON_JAX = (
 )
 BACKEND_FREE = {"keras", "numpy", "remixer_tf"} | sys.stdlib_module_names
 
-# Of ours, the tasks use no more than these; what they share lives beside them.
+# The tasks use no more of this package than these; they share modules of their own.
 FOR_TASKS = (
     "remixer_tf.tasks",
     "remixer_tf.errors",
@@ -95,7 +95,7 @@ def part_of(name):
 
 
 def violations(module, source):
-    """What is wrong with the imports of one module, as sentences."""
+    """The mistakes in the imports of one module, as sentences."""
     part = part_of(module)
     names = sorted(set(imported_names(module, source)))
     if part == "__init__":

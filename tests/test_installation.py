@@ -1,4 +1,4 @@
-"""What is installed: one package behind each name, in the versions that setup.py asks.
+"""One package is installed behind each name, in the versions that setup.py asks.
 
 `pip install t5` with its dependencies brings tfds-nightly and seqio-nightly, which
 overwrite tensorflow-datasets and seqio; `make install` repairs that.

@@ -244,7 +244,7 @@ def test_language_model(model, texts, tmp_path):
     run(tmp_path, *arguments, steps=40)
     first, last = (result["metrics"] for result in results(tmp_path))
     assert last["loss"] < first["loss"] < np.log(262)
-    # It goes on with a text: half of the 32 tokens are for the prompt.
+    # It continues a text: half of the 32 tokens are for the prompt.
     gin.clear_config()
     prompt, answer = tmp_path / "prompt", tmp_path / "answer"
     prompt.write_text("one sheep\n")

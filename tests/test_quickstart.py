@@ -1,4 +1,4 @@
-"""What `make quickstart` prints of the process that asks the exported model."""
+"""`make quickstart` prints the output of the process that asks the exported model."""
 
 import subprocess
 

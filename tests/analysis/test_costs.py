@@ -68,7 +68,7 @@ def test_flops_of_each_operation():
 
 
 def test_flops_of_a_mixture():
-    """Those of the rows that its experts have; its router's come on top."""
+    """FLOPs of the rows that its experts have; its router's come on top."""
     layer = MoE(4, 16, SwitchRouter)
     layer.build((None, None, 8))
 

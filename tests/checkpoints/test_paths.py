@@ -42,7 +42,7 @@ def test_they_start_where_it_was_written(project, tmp_path, monkeypatch):
     assert paths.locate("t*.tsv", starts).endswith("t*.tsv") != "t*.tsv"
     files = settings.bound(table_task).arguments()["files"]  # A part gets such paths.
     assert files == {"train": paths.locate("train.tsv", starts)}
-    # What this command line names is here. What is in both places is not guessed.
+    # Paths that this command line names are here. A file in both places is not guessed.
     (other / "new.tsv").write_text("c\td\n")
     assert paths.locate("new.tsv", starts) == "new.tsv"
     (other / "train.tsv").write_text("c\td\n")

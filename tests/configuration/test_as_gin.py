@@ -1,4 +1,4 @@
-"""A `Configuration` gives parts what gin itself gives them; gin runs beside it here."""
+"""A `Configuration` gives parts the values that gin itself gives them."""
 
 import gin
 import pytest

@@ -1,4 +1,4 @@
-"""What of a configuration tells results of evaluations apart."""
+"""The bindings by which results of evaluations differ."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A run that was written before names changed is read; a user is told the new name."""
+"""A run written before names changed is read; an error gives a user the new name."""
 
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""What a command says before TensorFlow is there."""
+"""Messages of a command before TensorFlow is imported."""
 
 import json
 import os
@@ -88,7 +88,7 @@ def test_the_file_of_keras(tmp_path, monkeypatch, settings, message):
 
 
 def test_keras_has_its_defaults_whatever_its_file_says(tmp_path, monkeypatch):
-    """What the program sets itself stays."""
+    """A value that the program sets itself stays."""
     backend = keras.backend.backend()
     of_file = {"floatx": "float16", "epsilon": 0.1}
     of_file["image_data_format"] = "channels_first"

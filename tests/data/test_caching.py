@@ -1,4 +1,4 @@
-"""Caches: what is written, and that training from them is training from the source."""
+"""Caches: their files, and training from them, which equals that from the source."""
 
 import functools
 import json
@@ -278,7 +278,7 @@ def test_a_cache_needs_no_source_but_one_that_is_there_must_be_the_same(
 
 
 def make_own(path, shift=1, sign="!"):
-    """A task of a user's, whose functions hold what it is made from."""
+    """A user's task whose functions hold its source."""
 
     def dataset_fn(split, shuffle_files):
         lines = tf.data.TextLineDataset(path)

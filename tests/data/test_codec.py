@@ -154,7 +154,7 @@ def test_running_text_is_evaluated_as_it_is_trained(last, longest):
 
 
 def test_the_harness_takes_the_beginning_from_contexts():
-    """Of a language model they have all the room that the targets leave."""
+    """The inputs of a language model have all the room that the targets leave."""
     for form, kept in (("two rows", "ghi"), ("one", "bcdefghi")):
         codec = Codec(task_of("append_eos"), LENGTHS, FORMS[form], trim="start")
         ids = tf.ragged.constant([codec.ids("inputs", "abcdefghi", eos=False)])

@@ -1,4 +1,4 @@
-"""What was read of files is read again once the files have changed."""
+"""Files are read again once they have changed."""
 
 import json
 import os

@@ -64,7 +64,7 @@ class Recurrent:
         return logits - np.log(np.exp(logits).sum())
 
     def logits(self, inputs, written):
-        """Of the next token after `written`, float64 `[VOCAB_SIZE]`, in NumPy.
+        """Logits of the next token after `written`, float64 `[VOCAB_SIZE]`, in NumPy.
 
         Args:
             inputs: int array `[length]`, one example's.

@@ -1,4 +1,4 @@
-"""What `score`, a pass of a whole model, says of given answers."""
+"""Scores of given answers by `score`, a pass of a whole model."""
 
 import functools
 
@@ -17,7 +17,7 @@ def score_answers(model, batch, texts, eos_id=1):
     """Log-likelihoods of answers, EOS included.
 
     Args:
-        model: an `EncoderDecoder` or a `DecoderOnly`, which goes on from the inputs.
+        model: an `EncoderDecoder` or a `DecoderOnly`, which continues the inputs.
         batch: with `encoder_input_tokens`, `[rows, length]`.
         texts: int array `[rows, answers, answer_length]`; what follows EOS is ignored.
 

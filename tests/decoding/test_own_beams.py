@@ -121,7 +121,7 @@ class OwnBlock(Remembers, Block):
 
 
 class Counts(DecoderOnly):
-    """Adds to logits how often each token was read: a cache beside the blocks'."""
+    """Adds to logits how often each token was read: a cache next to the blocks'."""
 
     def call(self, batch, training=False, logits=True):
         read = ops.one_hot(batch["decoder_input_tokens"], VOCAB_SIZE)

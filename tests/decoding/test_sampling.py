@@ -16,7 +16,7 @@ from tests.decoding.test_beam_search import run, tiny
 
 
 def as_sampled(log_probs, temperature, top_k, top_p):
-    """What is left of a distribution, by its definition: float64 `[VOCAB_SIZE]`."""
+    """The distribution that is left, by its definition: float64 `[VOCAB_SIZE]`."""
     probs = np.exp(log_probs / temperature)
     order = np.argsort(-probs)
     probs[order[top_k:]] = 0

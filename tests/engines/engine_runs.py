@@ -65,7 +65,7 @@ LAYOUTS = {
 
 
 class Case(NamedTuple):
-    """A run: its model, its devices, and the case whose first half it goes on from."""
+    """A run: its model, its devices, and the case whose first half it resumes."""
 
     kind: str
     layout: str = "one"
@@ -153,7 +153,7 @@ def dataset(seed, steps_per_call, shard_info, kind=""):
 
 
 class Answers(Evaluation):
-    """What a model answers to a batch: the mean square of each row's logits, and a few
+    """A model's answer to a batch: the mean square of each row's logits, and a few
     tokens that it writes.
     """
 
@@ -325,7 +325,7 @@ def score_dev(model_dir, name, *more):
 
 
 def first_batch(engine):
-    """What the engine's first step reads."""
+    """The batch that the engine's first step reads."""
     data = dataset(seed=0, steps_per_call=2, shard_info=engine.host.shard_info)
     return read_by(engine.model, next(iter(data)))
 

@@ -1,4 +1,4 @@
-"""What makers state of their devices, and rates that are measured."""
+"""Rates that makers state for their devices, and measured rates."""
 
 import pytest
 

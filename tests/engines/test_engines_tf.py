@@ -226,7 +226,7 @@ def seen_by_two(runs):
 
 
 def test_sigterm_to_one_process_stops_both_at_the_same_step(seen_by_two):
-    """The run that goes on bitwise was stopped so, and began at the last step saved."""
+    """The run that resumes bitwise was stopped so, and began at the last step saved."""
     for seen in seen_by_two:
         # In the first call the signal came, before the second it was told.
         assert seen["stopped"] == [PREEMPTED, 2, [PERIOD, PERIOD + 4]]

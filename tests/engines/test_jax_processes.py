@@ -1,4 +1,4 @@
-"""What several processes agree on, and how they end; test_engines_tf.py trains two."""
+"""Several processes agree, and end together; test_engines_tf.py trains two."""
 
 import collections
 import os

@@ -244,7 +244,7 @@ def test_results_of_training(tmp_path):
     run_toy(tmp_path, 4, Constant(period=4))
     path = tmp_path / "metrics.jsonl"
     whole = path.read_text()
-    with path.open("a") as file:  # What a run wrote that was killed before it saved.
+    with path.open("a") as file:  # The files of a run that was killed before it saved.
         file.write(json.dumps({"step": 6, "loss": 9.0}) + '\n{"step": 7, "lo')
     training = Constant(period=4)
     run_toy(tmp_path, 8, training)

@@ -119,7 +119,7 @@ def _train_on_images(folder):
 
 @pytest.fixture(scope="session")
 def lm_run(make_once):
-    """A gMLP that goes on with texts."""
+    """A gMLP that continues texts."""
     return make_once("lm", _train_on_texts) / "run"
 
 

@@ -157,7 +157,7 @@ def test_wrong_images_are_one_sentence(vision, images, tmp_path):
 
 
 def windows_of(span_run):
-    """What `eval` writes: the best span of each window."""
+    """The best span of each window, as `eval` writes it."""
     run_command("eval", [f"--model_dir={span_run}"])
     (path,) = span_run.rglob("predictions.jsonl")
     return [json.loads(line) for line in path.read_text().splitlines()]

@@ -14,7 +14,7 @@ TWO = range(2)
 
 @pytest.fixture(scope="module")
 def folder(bytes_run):
-    gin.clear_config()  # What trained the run is no setting of what loads it.
+    gin.clear_config()  # Settings of training are none of the loaded run.
     return bytes_run
 
 

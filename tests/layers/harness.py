@@ -1,4 +1,4 @@
-"""What the tests of layers share."""
+"""Tools that the tests of layers share."""
 
 import numpy as np
 import pytest

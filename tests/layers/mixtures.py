@@ -40,7 +40,7 @@ def set_move(monkeypatch, move):
 
 
 def by_every_expert(layer, x):
-    """What a gated mixture computes that drops nothing, by every expert."""
+    """A gated mixture that drops nothing, computed by every expert."""
     fields = context()
     routing = layer.router(x, tokens=fields.tokens, token_mask=fields.token_mask)
     wi_0, wi_1, wo = (ops.convert_to_tensor(w) for w in [*layer.wi, layer.wo])

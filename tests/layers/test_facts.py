@@ -1,4 +1,4 @@
-"""What layers know of their stack, and tell the layers in them."""
+"""Facts that layers get from their stack, and hand to the layers in them."""
 
 import functools
 

@@ -210,7 +210,7 @@ def test_decoding_with_heads(heads, toeplitz):
 
 
 def optimized_hlo(function, x):
-    """What XLA makes of a function of one array, as text."""
+    """The program that XLA makes of a function of one array, as text."""
     if keras.backend.backend() == "jax":
         import jax
 

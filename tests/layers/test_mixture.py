@@ -116,7 +116,7 @@ def test_moves_equal_every_expert(router, monkeypatch):
 
 
 def expert_outputs(layer):
-    """What each expert makes of each token, `[E, 24, D]`."""
+    """Each expert's output for each token, `[E, 24, D]`."""
     wi, wo = (ops.convert_to_numpy(weight) for weight in (layer.wi[0], layer.wo))
     return np.maximum(X.reshape(-1, D) @ wi, 0) @ wo
 

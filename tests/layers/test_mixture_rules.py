@@ -1,4 +1,4 @@
-"""What users of mixtures of experts rely on, and what they suffer from elsewhere."""
+"""Rules of mixtures of experts that users rely on, some broken elsewhere."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""What layers sow, against NumPy."""
+"""Values that layers sow, against NumPy."""
 
 import numpy as np
 import pytest

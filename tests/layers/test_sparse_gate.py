@@ -117,7 +117,7 @@ def test_what_leaks():
     assert changes_before("deterministic").max() < 1e-5
     assert changes_before("naive").min() > 0.01
     partial = changes_before("partial")
-    # The first two positions decide: the second is told to the first.
+    # The first two positions decide: the first output depends on the second token.
     assert partial[0] > 0.01 and partial[1:].max() < 1e-5
 
 

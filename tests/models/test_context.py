@@ -1,4 +1,4 @@
-"""What models tell their layers about the tokens."""
+"""The facts about tokens that models hand to their layers."""
 
 import functools
 

@@ -34,7 +34,7 @@ EVALUATION = pytest.param(False, marks=pytest.mark.slow)
 
 
 def changes_before(model, training):
-    """What changes before a token that changes, and how much is dropped.
+    """The outputs that change before a token that changes, and the share dropped.
 
     The token is in the last of two rows. Before it are the first row and the last one's
     tokens to its left: in training, experts that are full turn away what comes late in

@@ -26,7 +26,7 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_parameter_shapes_are_those_of_the_snapshot(name):
-    """What checkpoints hold: a change needs a CHANGELOG line."""
+    """The shapes that checkpoints hold: a change needs a CHANGELOG line."""
     model = MODELS[name]()
     shapes = {v.path: list(v.shape) for v in model.trainable_variables}
     assert len(shapes) == len(model.trainable_variables), "paths are not unique"

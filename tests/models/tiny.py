@@ -69,7 +69,7 @@ def slow_but(quick, kinds, slow=None):
 ON_JAX = keras.backend.backend() == "jax"
 SOME_KINDS = slow_but(["remixer"], ["remixer"] if ON_JAX else KINDS)
 SOME_DECODERS = slow_but(["smlp"], [*STACKS, *MIXTURES])
-# Of caches there are three kinds: of keys, of mixing, and of a Mixer's hidden units.
+# There are three kinds of caches: of keys, of mixing, and of a Mixer's hidden units.
 EACH_CACHE = slow_but(["remixer"], KINDS, slow=["t5_1_1", "mixer"])
 
 
@@ -244,7 +244,7 @@ def tiny_batch(batch_size=3, encoder_length=10, decoder_length=7, seed=0):
 
 
 def read_by(model, batch):
-    """What a model reads of a batch: a language model has no inputs apart."""
+    """The tensors that a model reads: a language model has no separate inputs."""
     if not isinstance(model, DecoderOnly):
         return batch
     return {name: x for name, x in batch.items() if name.startswith("decoder_")}

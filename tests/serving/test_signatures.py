@@ -1,4 +1,4 @@
-"""What an export answers: signatures, stored weights, batching, warm-up requests."""
+"""Answers of an export: signatures, stored weights, batching, warm-up requests."""
 
 import concurrent.futures
 import functools

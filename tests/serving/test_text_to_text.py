@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("clear_gin")
 
 
 def echo(model, batch, max_length):
-    """Answers with the question; the score tells how many EOS it has."""
+    """Answers with the question; the score is the number of EOS in it."""
     tokens = batch["encoder_input_tokens"]
     ends = ops.sum(ops.cast(ops.equal(tokens, 1), "float32"), axis=1)
     return Decoded(tokens, ends)

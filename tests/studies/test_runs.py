@@ -1,4 +1,4 @@
-"""What tells the runs of studies apart."""
+"""The settings by which the runs of studies differ."""
 
 import math
 import statistics

@@ -1,4 +1,4 @@
-"""Kills a run at random moments, goes on, and compares with one that was left alone.
+"""Kills a run at random moments, resumes it, and compares with an undisturbed one.
 
     python -m tests.training.kill_run [--kills=20] [--seed=0]
     KERAS_BACKEND=jax python -m tests.training.kill_run --checkpoint_format=orbax

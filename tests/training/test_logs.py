@@ -1,4 +1,4 @@
-"""What the log says of experts, and who writes it."""
+"""Messages of the log about experts, and the process that writes them."""
 
 import types
 

@@ -76,7 +76,7 @@ class ReportingModel(ToyModel):
 
 
 def statistics(batches):
-    """What `ReportingModel` says of batches, by NumPy: {name: mean}."""
+    """The statistics of `ReportingModel`, by NumPy: {name: mean}."""
     tokens = np.stack([batch["encoder_input_tokens"] for batch in batches])
     load = np.bincount(tokens.ravel() // 4, minlength=VOCAB_SIZE // 4) / tokens.size
     name = "statistics/toy/logits"

@@ -100,7 +100,7 @@ def encode(weights, tokens, types):
 
 
 def logits(kind, weights, tokens, types):
-    """What the head of a class says of `encode`'s output."""
+    """The outputs of a head for `encode`'s output."""
     w = {k.removeprefix("bert."): x.astype("float64") for k, x in weights.items()}
     x = encode(weights, tokens, types)
     if kind == "BertForSequenceClassification":

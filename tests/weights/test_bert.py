@@ -190,7 +190,7 @@ def test_tokenizers_that_the_wordpiece_here_is_not(tmp_path):
     assert settings() == [False, False, True, 50]
     write({"strip_accents": False, "tokenize_chinese_chars": False})
     assert settings() == [True, False, False, 50]
-    # What the two files say differs, and transformers 5 reads the first alone.
+    # The two files differ, and transformers 5 reads the first alone.
     for values, normalizer, name in (
         ({}, {"lowercase": False}, "lowercase in tokenizer.json must be True"),
         (cased, {"lowercase": True}, "lowercase in tokenizer.json must be False"),

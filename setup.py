@@ -1,7 +1,8 @@
 """Packaging of remixer_tf.
 
 Two folders of the repository live inside the installed package:
-`tasks/` is `remixer_tf.tasks`, and `gin/` travels as data in `remixer_tf/gin`.
+`tasks/` is `remixer_tf.tasks`, and `gin/` travels as data in `remixer_tf/gin`. In a
+checkout `remixer_tf/__init__.py` finds them next to the package.
 `gin/` must never hold an `__init__.py`: it would hide the gin library.
 
 Two libraries need a step of their own, `pip install --no-deps`, which install.sh runs;

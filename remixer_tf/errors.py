@@ -16,11 +16,13 @@ _SHOWN = 5  # names in a message
 class UserError(ValueError):
     """A mistake that the user can correct. Commands show its message, no traceback.
 
-    gin and Keras add to the text of an error that passes through them. They leave this
-    one as it is.
+    gin, Keras and AutoGraph (in the functions of `tf.data` and `tf.function`) change an
+    error that passes through them. They leave this one as it is.
     """
 
-    _keras_call_info_injected = True  # Keras adds nothing to what has this attribute.
+    # Keras and AutoGraph change nothing that has these attributes.
+    _keras_call_info_injected = True
+    ag_pass_through = True
 
     def __init__(self, message):
         # Errors of libraries, which some messages quote, have several lines.

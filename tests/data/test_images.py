@@ -15,6 +15,7 @@ from remixer_tf.data.augmentation import Seeds
 from remixer_tf.data.failures import data_errors
 from remixer_tf.data.image_sources import ImageFolder, TfdsImages
 from remixer_tf.data.images import eval_images, image_dataset
+from remixer_tf.errors import UserError
 from tests.data.stress_iterators import live_shortly, take
 from tests.data.toy_images import (
     COLORS,
@@ -247,6 +248,18 @@ def test_evaluation_sees_every_image_once(source):
 def test_transforms_must_give_one_size(folder):
     with pytest.raises(ValueError, match="let random_resized_crop or"):
         image_dataset(ImageFolder(folder), [augmentation.normalize], batch_size=2)
+
+
+def test_a_users_error_in_a_transform_stays_one_line(folder):
+    """AutoGraph rewrites others, with the lines of the code that it made."""
+
+    def wrong(image, seeds):
+        if image.shape[-1] != 1:
+            raise UserError("Only for images of one channel.")
+        return image
+
+    with pytest.raises(UserError, match=r"^Only for images of one channel\.$"):
+        image_dataset(ImageFolder(folder), [wrong, *PLAIN], batch_size=2)
 
 
 def test_an_image_that_cannot_be_decoded_is_named(tmp_path):

@@ -3,7 +3,7 @@
     @checked
     def __init__(self, d_ff: PositiveInt, rank: PositiveInt | None = None):
 
-Editors and type checkers read them as int, float, str and bool. A type of one's own is
+Editors and type checkers read them as int, float, str, bool and so on. One's own is
 `Annotated[int, check]`, where `check(name, value)` raises a UserError. Several checks
 run in order. A dataclass calls `check_fields` in its `__post_init__`.
 
@@ -14,9 +14,10 @@ import dataclasses
 import functools
 import inspect
 import math
+import os
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, TypeVar, cast
 
 from remixer_tf.errors import (
@@ -26,6 +27,7 @@ from remixer_tf.errors import (
     check_flags,
     check_integers,
     check_numbers,
+    check_paths,
     check_range,
 )
 
@@ -91,6 +93,33 @@ def one_of(choices):
     )
 
 
+def instance(*kinds):
+    """Returns the check of an object of one of these classes."""
+    what = " or ".join(kind.__name__ for kind in kinds)
+
+    def check(name, value):
+        if not isinstance(value, kinds):
+            raise UserError(f"{name} must be a {what}. Received: {name}={value!r:.200}")
+
+    return Check(f"instance({what})", check)
+
+
+def _check_texts(name, value):
+    several = isinstance(value, (list, tuple, set, frozenset))
+    if not several or not all(isinstance(text, str) for text in value):
+        received = f"{name}={value!r:.200}"
+        raise UserError(f"{name} must be a list of str. Received: {received}")
+
+
+def _check_functions(name, value):
+    if not isinstance(value, (list, tuple)) or not all(map(callable, value)):
+        raise UserError(
+            f"{name} must be a list of functions (in gin: [@NAME, ...], without "
+            f"quotes). Received: {name}={value!r:.200}"
+        )
+
+
+Integer = Annotated[int, integer(-math.inf)]
 PositiveInt = Annotated[int, integer(1)]
 NonNegativeInt = Annotated[int, integer(0)]
 Number = Annotated[float, number(-math.inf)]
@@ -100,6 +129,14 @@ Rate = Annotated[float, within("a number in [0, 1)", lambda x: 0 <= x < 1)]
 Factory = Annotated[
     Callable[..., Any],
     Check("factory", lambda name, value: check_factories(**{name: value})),
+]
+Text = Annotated[str, instance(str)]
+Texts = Annotated[Collection[str], Check("texts", _check_texts)]
+Functions = Annotated[
+    Sequence[Callable[..., Any]], Check("functions", _check_functions)
+]
+Path = Annotated[
+    str | os.PathLike, Check("path", lambda name, value: check_paths(**{name: value}))
 ]
 
 

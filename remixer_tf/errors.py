@@ -98,11 +98,11 @@ def printable(text):
 
 def check_integers(minimum=1, /, **arguments):
     """Raises a ValueError unless each argument is an integer of at least `minimum`."""
+    least = f" of at least {minimum}" if minimum > -math.inf else ""
     for name, value in arguments.items():
         if not _is(numbers.Integral, value) or value < minimum:
             raise UserError(
-                f"{name} must be an integer of at least {minimum}. Received: "
-                f"{name}={value!r}"
+                f"{name} must be an integer{least}. Received: {name}={value!r:.200}"
             )
 
 

@@ -1,10 +1,13 @@
 """Registers tasks whose targets are the class of a text, or of a pair of texts."""
 
+from typing import Annotated
+
 import seqio
 
+from remixer_tf.arguments import Functions, Texts, checked, instance
 from remixer_tf.data.classification import ClassNames, join_texts
 from remixer_tf.data.spans import span_windows
-from remixer_tf.tasks.rows import RowSource, byte_features
+from remixer_tf.tasks.rows import RowSource, byte_features, check_task
 from remixer_tf.tasks.text_metrics import accuracy
 
 
@@ -28,7 +31,8 @@ def add_task(name, read_rows, splits, classes, pairs=True, shuffle_buffer_size=3
     add_source(name, source, classes, shuffle_buffer_size=shuffle_buffer_size)
 
 
-def encoder_task(classes=(), spans=False):
+@checked
+def encoder_task(classes: Texts = (), spans: bool = False):
     """Makes a task without examples: how an encoder reads texts, one or two.
 
     The `seqio.Task` is not in seqio's registry. `get_task.vocabulary` replaces bytes.
@@ -65,12 +69,20 @@ def text_features(classes):
     }
 
 
-def add_source(name, source, classes, preprocessors=(), shuffle_buffer_size=32_768):
+@checked
+def add_source(
+    name,
+    source: Annotated[seqio.DataSource, instance(seqio.DataSource)],
+    classes: Texts,
+    preprocessors: Functions = (),
+    shuffle_buffer_size=32_768,
+):
     """Registers a classification task of any `seqio.DataSource`, see `add_task`.
 
     From the source's examples `preprocessors` make dictionaries of strings: "inputs",
     perhaps "inputs_b", and "targets", a class.
     """
+    check_task(name, shuffle_buffer_size)
     seqio.TaskRegistry.add(
         name,
         source=source,

@@ -22,6 +22,8 @@ import functools
 import random
 from typing import NamedTuple
 
+from remixer_tf.arguments import Integer, NonNegativeInt, checked
+from remixer_tf.errors import UserError, check_integers
 from remixer_tf.tasks import rows
 from remixer_tf.tasks.text_metrics import LEXICAL, STRUCTURAL
 
@@ -278,7 +280,13 @@ def _draw(draw, count, max_words, seen):
     return pairs
 
 
-def generate(seed=0, sizes=(16_000, 500, 500), gen_size=150, lone_copies=20):
+@checked
+def generate(
+    seed: Integer = 0,
+    sizes=(16_000, 500, 500),
+    gen_size: NonNegativeInt = 150,
+    lone_copies: NonNegativeInt = 20,
+):
     """Makes the four splits; no sentence is in two. Equal arguments make equal splits.
 
     `sizes` are the numbers of sentences in train, dev and test, `gen_size` that of each
@@ -286,10 +294,17 @@ def generate(seed=0, sizes=(16_000, 500, 500), gen_size=150, lone_copies=20):
     times. Returns dictionaries of lists of `Example`: train, dev, test and gen. The
     type is "in_distribution", "lone_word" (in train only), or one of `GEN_KINDS`.
     """
+    if not isinstance(sizes, (list, tuple)) or len(sizes) != 3:
+        raise UserError(
+            "sizes must be the numbers of sentences in train, dev and test. Received: "
+            f"sizes={sizes!r:.200}"
+        )
+    train, dev, test = sizes
+    check_integers(0, train=train, dev=dev, test=test)
     sampler, seen = Sampler(seed), set()
     pairs = _draw(sampler.training_clause, sum(sizes), MAX_WORDS["train"], seen)
     examples = [Example(*pair, "in_distribution") for pair in pairs]
-    train, dev = sizes[0], sizes[0] + sizes[1]
+    dev += train
     lone = sorted({*SUBJECTS, *THINGS, *OBJECT_NOUNS, *LONE_NOUNS, *LONE_NAMES})
     lone = [Example(word, word, "lone_word") for word in lone]
     splits = {

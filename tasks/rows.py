@@ -6,6 +6,7 @@ import re
 import seqio
 import tensorflow as tf
 
+from remixer_tf.arguments import Factory, Texts, checked
 from remixer_tf.data.vocabularies import (
     PublishedVocabulary,
     SentencePieceVocabulary,
@@ -60,7 +61,7 @@ def byte_features(names=("inputs", "targets"), extra_ids=0, add_eos=True):
     return dict.fromkeys(names, feature)
 
 
-def check_task(name, shuffle_buffer_size):
+def check_task(name, shuffle_buffer_size=None):
     """Raises a UserError unless seqio takes the name and the size of a task."""
     if not isinstance(name, str) or not re.fullmatch(r"[\w.:#]+", name):
         raise UserError(
@@ -78,6 +79,7 @@ def add_task(name, read_rows, splits, kind_of_type):
     metric is `exact_match_by_type(kind_of_type)`. For the other arguments see
     `RowSource`.
     """
+    check_task(name)
     seqio.TaskRegistry.add(
         name,
         source=RowSource(read_rows, splits),
@@ -98,8 +100,13 @@ class RowSource(seqio.FunctionDataSource):
     depend on, for caches to compare; None for what `read_rows` holds.
     """
 
+    @checked
     def __init__(
-        self, read_rows, splits, names=("inputs", "targets", "type"), settings=None
+        self,
+        read_rows: Factory,
+        splits: Texts,
+        names: Texts = ("inputs", "targets", "type"),
+        settings=None,
     ):
         def dataset_fn(split, shuffle_files=False, seed=None):
             rows = read_rows(split)

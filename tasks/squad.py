@@ -16,18 +16,19 @@ import operator
 import os
 import random
 import re
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import seqio
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf.arguments import PositiveInt, checked, instance
 from remixer_tf.data.spans import cut_span, span_windows
 from remixer_tf.errors import MissingFileError, UserError, shorten
 from remixer_tf.tasks.cells import is_utf8
 from remixer_tf.tasks.folders import DataFolder, read_bytes
-from remixer_tf.tasks.rows import byte_features
+from remixer_tf.tasks.rows import byte_features, check_task
 from remixer_tf.tasks.text_metrics import Percent, normalize_answer, word_f1
 
 SPLITS = {"train": "train", "validation": "dev"}  # -> how names of files begin
@@ -149,8 +150,14 @@ class Question(NamedTuple):
     answers: list
 
 
+@checked
 def add_task(
-    name, source, *, max_question_length=64, stride=128, shuffle_buffer_size=8192
+    name,
+    source: Annotated[seqio.DataSource, instance(seqio.DataSource)],
+    *,
+    max_question_length: PositiveInt = 64,
+    stride: PositiveInt = 128,
+    shuffle_buffer_size=8192,
 ):
     """Registers a task of spans, whose metrics are `squad_scores`.
 
@@ -158,6 +165,7 @@ def add_task(
     TFDS' SQuAD, or a `question_source`. Each checkpoint of a run holds
     `shuffle_buffer_size` windows.
     """
+    check_task(name, shuffle_buffer_size)
     windows = functools.partial(
         span_windows, max_question_length=max_question_length, stride=stride
     )

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf.arguments import Texts, checked
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.data.failures import files_near
 from remixer_tf.errors import MissingFileError, MissingLibraryError, UserError, shorten
@@ -43,7 +44,10 @@ class Line(NamedTuple):
             raise UserError(f"{error} in {column}") from None
 
 
-def read_table(path, header=True, columns=None, fields=None):
+@checked
+def read_table(
+    path, header: bool = True, columns: Texts | None = None, fields: Texts | None = None
+):
     """Reads the rows of a table.
 
     Returns (names, lines): the columns, a list of str, and a list of `Line`. Columns of

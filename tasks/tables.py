@@ -20,10 +20,12 @@ import os
 import random
 import re
 import string
+from typing import Annotated
 
 import numpy as np
 import seqio
 
+from remixer_tf.arguments import Integer, check_fields, checked, instance
 from remixer_tf.checkpoints.paths import Located
 from remixer_tf.data.file_states import kept_while_unchanged
 from remixer_tf.errors import UserError, check_choices, check_paths, check_range
@@ -64,21 +66,25 @@ class TableRows:
     """
 
     fractions: dict | None = None
-    seed: int = 0
+    seed: Integer = 0
     header: bool = True
     columns: list | None = None
     on_bad_rows: str = "raise"
 
+    def __post_init__(self):
+        check_fields(self)
 
+
+@checked
 def table_task(
     files: Located,
     inputs,
     targets,
     name="table",
-    rows=None,
+    rows: Annotated[TableRows, instance(TableRows)] | None = None,
     metrics=("accuracy",),
     shuffle_buffer_size=100_000,
-    eos_after_trim=False,
+    eos_after_trim: bool = False,
 ):
     """Makes a `seqio.Task` from tables; it is not in seqio's registry.
 

@@ -19,6 +19,7 @@ import os
 import random
 import re
 
+from remixer_tf.arguments import checked
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.data.file_states import kept_while_unchanged
 from remixer_tf.errors import MissingFileError, UserError, shorten
@@ -48,13 +49,22 @@ def read_split(split, skip=False):
     return list(_read_folder(os.path.abspath(directory), skip)[split])
 
 
-def read_files(patterns, skip=False):
+@checked
+def read_files(patterns, skip: bool = False):
     """Returns the documents of files, a list of str, shuffled once.
 
     `patterns` is a file's name, or a list of them; * stands for any letters. `skip`
     leaves out bad rows, which else are a ValueError.
     """
-    patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+    patterns = [patterns] if isinstance(patterns, (str, os.PathLike)) else patterns
+    if not isinstance(patterns, (list, tuple)) or not all(
+        isinstance(pattern, (str, os.PathLike)) for pattern in patterns
+    ):
+        raise UserError(
+            "Files of text are the name or pattern of a file, such as 'books/*.txt', "
+            f"or a list of them. Received: {patterns!r:.200}"
+        )
+    patterns = tuple(map(os.fspath, patterns))
     return list(_read_files(patterns, skip))
 
 

@@ -50,6 +50,7 @@ BACKEND_FREE = {"keras", "numpy", "remixer_tf"} | sys.stdlib_module_names
 # The tasks use no more of this package than these; they share modules of their own.
 FOR_TASKS = (
     "remixer_tf.tasks",
+    "remixer_tf.arguments",
     "remixer_tf.errors",
     "remixer_tf.checkpoints.paths",
     "remixer_tf.data.classification",

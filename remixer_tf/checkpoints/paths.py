@@ -9,7 +9,7 @@ import filecmp
 import glob
 import os
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_paths
 
 
 class Located(str):
@@ -35,9 +35,11 @@ def locate(path, starts=()):
 
     `path` may be relative, with ~, or a pattern. It is looked for in the current folder
     and in `starts`, where relative paths start. If none has it, it is relative to the
-    current one. Raises a ValueError if several folders have one, and the files are not
-    equal.
+    current one. Raises a ValueError if it is no path, or if several folders have one,
+    and the files are not equal.
     """
+    if not isinstance(path, str):
+        check_paths(path=path)
     path = os.path.expanduser(os.fspath(path))
     places = [os.path.join(folder, path) for folder in ("", *starts)]
     found = {

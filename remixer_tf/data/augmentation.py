@@ -9,6 +9,9 @@ import math
 import keras
 import tensorflow as tf
 
+from remixer_tf.arguments import NonNegativeInt, checked
+from remixer_tf.errors import check_integers, check_range
+
 _GRAY = 128.0
 
 
@@ -43,6 +46,7 @@ def random_resized_crop(image, seeds, image_size, area=(0.08, 1.0)):
     Its area is a random share of the image's, from `area`, its aspect ratio lies in
     [3/4, 4/3]. `image_size` is the side of the square in pixels.
     """
+    check_integers(image_size=image_size)
     begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
         tf.shape(image),
         tf.zeros([1, 0, 4]),
@@ -67,10 +71,12 @@ def resize_and_center_crop(
     Args:
         image, seeds: see the module.
         image_size: int, side of the square that is cut out.
-        share: float in (0, 1], of the image's shorter side.
+        share: float above 0, of the image's shorter side.
         method: str, of `tf.image.resize`.
         squash: bool, whether the image is first stretched to a square.
     """
+    check_integers(image_size=image_size)
+    check_range("share", share, "a number above 0", lambda x: x > 0)
     # 14 / (14 / 25) is below 25.
     side = max(image_size, math.floor(image_size / share + 1e-6))
     shape = tf.shape(image)[:2]
@@ -102,7 +108,8 @@ class RandAugment:
     it changes colours.
     """
 
-    def __init__(self, num_operations=2):
+    @checked
+    def __init__(self, num_operations: NonNegativeInt = 2):
         self.num_operations = num_operations
         layers = keras.layers
         options = {"dtype": "float32"}
@@ -151,7 +158,7 @@ def normalize(
     image, seeds, mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375)
 ):
     """`(image - mean) / std` for each channel; the defaults are ImageNet's."""
-    return (image - tf.constant(mean)) / tf.constant(std)
+    return (image - tf.constant(mean, tf.float32)) / tf.constant(std, tf.float32)
 
 
 def mix(layer, images, labels, seeds):

@@ -29,6 +29,7 @@ from absl import logging
 from seqio import utils
 
 from remixer_tf import __version__
+from remixer_tf.arguments import Path, PositiveInt, Texts, checked
 from remixer_tf.checkpoints.checksums import (
     changed_files,
     write_checksums,
@@ -44,6 +45,7 @@ from remixer_tf.checkpoints.whole_folder import (
     write_whole,
 )
 from remixer_tf.data.failures import reading
+from remixer_tf.data.kinds import Task
 from remixer_tf.data.lengths import splits_of
 from remixer_tf.data.numbered_files import numbered_files, records
 from remixer_tf.data.task_settings import describe_task, differences, to_json
@@ -56,7 +58,13 @@ _IN_TURN = 16
 _VOCABULARIES, _TASK, _COMPLETED = "vocabularies.json", "task.json", "COMPLETED"
 
 
-def write_caches(task, directory, num_shards=16, splits=None):
+@checked
+def write_caches(
+    task: Task,
+    directory: Path,
+    num_shards: PositiveInt = 16,
+    splits: Texts | None = None,
+):
     """Writes the cached examples of a task, or of every task of a mixture.
 
     A task's folder appears when it is complete; an existing one is not changed. The
@@ -115,7 +123,8 @@ def _check(task, splits):
         )
 
 
-def cached_task(task, directory):
+@checked
+def cached_task(task: Task, directory: Path):
     """A `seqio.Task` that reads what `write_caches` wrote in place of its source.
 
     Without shuffling, up to 16 shards give the task's own examples, in the same order

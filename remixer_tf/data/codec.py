@@ -8,6 +8,8 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
+from remixer_tf.arguments import Factory, checked
+from remixer_tf.data.kinds import Task
 from remixer_tf.data.pieces import SentencePieceVocabulary
 from remixer_tf.data.published_vocabulary import PublishedVocabulary
 from remixer_tf.data.vocabularies import extra_id_range
@@ -61,11 +63,12 @@ class Codec(tf.Module):
         files: list of str, the files of SentencePiece vocabularies.
     """
 
+    @checked
     def __init__(
         self,
-        task,
+        task: Task,
         feature_lengths,
-        feature_converter=seqio.EncDecFeatureConverter,
+        feature_converter: Factory = seqio.EncDecFeatureConverter,
         trim=None,
     ):
         super().__init__(name="codec")

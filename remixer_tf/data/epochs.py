@@ -4,20 +4,30 @@ import math
 
 import seqio
 
-from remixer_tf.arguments import TheRun
-from remixer_tf.data.lengths import needs_lengths
-from remixer_tf.data.pipeline import get_task
+from remixer_tf.arguments import (
+    NonNegativeFloat,
+    PositiveInt,
+    Text,
+    TheRun,
+    checked,
+)
+from remixer_tf.data.lengths import has_split, needs_lengths
+from remixer_tf.data.pipeline import check_split, get_task
 from remixer_tf.errors import UserError
 
 
-def examples_per_epoch(task=None, split="train", *, run: TheRun | None = None):
+@checked
+def examples_per_epoch(task=None, split: Text = "train", *, run: TheRun | None = None):
     """Returns the number of examples in the source of a task or mixture, or a run's.
 
-    Raises a ValueError if a source does not know its number, or if a task joins or cuts
-    its source's examples, as span corruption does.
+    Raises a ValueError if it lacks the split, a source does not know its number, or a
+    task joins or cuts its source's examples, as span corruption does.
     """
     task, total = run.get_task() if task is None else get_task(task), 0
+    check_split(task, split)
     for subtask in seqio.get_subtasks(task):
+        if not has_split(subtask, split):
+            continue
         if needs_lengths(subtask):
             raise UserError(
                 f"{subtask.name} joins or cuts what its source has to the lengths of a "
@@ -35,13 +45,14 @@ def examples_per_epoch(task=None, split="train", *, run: TheRun | None = None):
     return total
 
 
+@checked
 def steps_in_epochs(
-    epochs,
+    epochs: NonNegativeFloat,
     task=None,
     *,
-    batch_size,
+    batch_size: PositiveInt,
     split="train",
-    steps_per_call=1,
+    steps_per_call: PositiveInt = 1,
     run: TheRun | None = None,
 ):
     """Returns the steps that see every example `epochs` times, for gin's TRAIN_STEPS.

@@ -6,16 +6,25 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
+from remixer_tf.arguments import NonNegativeInt, Text, checked
 from remixer_tf.data.failures import reading
+from remixer_tf.data.kinds import Task
 from remixer_tf.data.language_model import LanguageModelFeatureConverter
-from remixer_tf.data.lengths import LengthBuckets, whole_lengths
+from remixer_tf.data.lengths import LengthBuckets, check_feature_lengths, whole_lengths
 from remixer_tf.data.pipeline import NO_EXAMPLES, check_split, with_seed
 from remixer_tf.data.texts import decode_text, features_of_text
 from remixer_tf.errors import UserError, check_integers
 from remixer_tf.models import DecoderOnly
 
 
-def read_examples(task, split, feature_lengths, max_examples=None, trim=True):
+@checked
+def read_examples(
+    task: Task,
+    split: Text,
+    feature_lengths,
+    max_examples: NonNegativeInt | None = None,
+    trim: bool = True,
+):
     """Reads a split of a `seqio.Task` once, in its order, for evaluation.
 
     Inputs are trimmed as in training, unless `trim` is false or the task makes its
@@ -26,6 +35,7 @@ def read_examples(task, split, feature_lengths, max_examples=None, trim=True):
     Returns a list, not empty, of dictionaries of NumPy arrays, with every feature. A
     text that is not UTF-8 is a ValueError, see `decode_text`.
     """
+    check_feature_lengths(feature_lengths)
     check_split(task, split)
     lengths = {k: n for k, n in feature_lengths.items() if k != "targets"}
     with reading(task, split):

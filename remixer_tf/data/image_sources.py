@@ -17,6 +17,7 @@ import seqio
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from remixer_tf.arguments import Path, PositiveInt, Text, checked
 from remixer_tf.checkpoints.paths import Located, locate
 from remixer_tf.data.augmentation import Seeds
 from remixer_tf.data.failures import fail_unless
@@ -206,7 +207,13 @@ class TfdsImages(_Images):
         shuffle_buffer_size: int, examples.
     """
 
-    def __init__(self, name, data_dir=None, shuffle_buffer_size=10_000):
+    @checked
+    def __init__(
+        self,
+        name: Text,
+        data_dir: Path | None = None,
+        shuffle_buffer_size: PositiveInt = 10_000,
+    ):
         self.name = name.partition(":")[0].partition("/")[0]
         self.shuffle_buffer_size = shuffle_buffer_size
         try:

@@ -8,28 +8,43 @@ With 2 steps per call, batches of 8 and images of 224 x 224 pixels, an element i
 """
 
 import hashlib
+from typing import Annotated, Any
 
 import seqio
 import tensorflow as tf
 
+from remixer_tf.arguments import Check, Functions, Integer, PositiveInt, checked
 from remixer_tf.data.augmentation import Seeds, choose, mix
+from remixer_tf.data.kinds import ShardInfo
 from remixer_tf.data.pipeline import Batching
-from remixer_tf.errors import UserError, check_integers
+from remixer_tf.errors import UserError
 
 _TRANSFORMS, _MIXING = 0, 1  # the uses of `Seeds`
 _NAMES = ("images", "labels", "label_weights")
 
 
+def _check_source(name, value):
+    if not hasattr(value, "draw") or not hasattr(value, "read"):
+        raise UserError(
+            f"{name} must be an ImageFolder or TfdsImages. Received: "
+            f"{name}={value!r:.200}"
+        )
+
+
+Source = Annotated[Any, Check("source", _check_source)]
+
+
+@checked
 def image_dataset(
-    source,
-    transforms,
+    source: Source,
+    transforms: Functions,
     *,
     batch_size,
     split="train",
-    mixing=(),
-    seed=0,
-    steps_per_call=1,
-    shard_info=None,
+    mixing: Functions = (),
+    seed: Integer = 0,
+    steps_per_call: PositiveInt = 1,
+    shard_info: ShardInfo | None = None,
 ):
     """Endless batches of a split, a `PositionDataset` of static shapes, see the module.
 
@@ -49,7 +64,6 @@ def image_dataset(
     Raises a ValueError for an unknown split, transforms that do not give images of one
     size, or a batch that does not divide among the hosts.
     """
-    check_integers(steps_per_call=steps_per_call)
     host = shard_info or seqio.ShardInfo(index=0, num_shards=1)
     batch_of_host = Batching(batch_size).host_batch_size(host.num_shards)
 
@@ -80,14 +94,20 @@ def image_dataset(
     return PositionDataset(read_from)
 
 
-def eval_images(source, transforms, *, batch_size, split="validation"):
+@checked
+def eval_images(
+    source: Source,
+    transforms: Functions,
+    *,
+    batch_size: PositiveInt,
+    split="validation",
+):
     """Batches of a split, every image once, in order; the last batch is filled up.
 
     For arguments and errors see `image_dataset`. Batches are dictionaries [batch_size,
     ...], see the module, with int32 labels. Images that fill up the last one have
     weight 0.
     """
-    check_integers(batch_size=batch_size)
     dataset = _transform(source.read(split).enumerate(), transforms)
     nothing = {k: tf.zeros(x.shape, x.dtype) for k, x in dataset.element_spec.items()}
     missing = -source.num_examples(split) % batch_size

@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import seqio
 import tensorflow as tf
@@ -11,7 +11,9 @@ import tensorflow_datasets as tfds
 from absl import logging
 from tensorflow_datasets.core.registered import DatasetNotFoundError
 
+from remixer_tf.arguments import NonNegativeInt, Text, check_fields, checked, instance
 from remixer_tf.data.failures import fail_unless, how_to_fetch, reading
+from remixer_tf.data.kinds import ShardInfo, Task
 from remixer_tf.data.texts import (
     MOST_TARGETS,
     decode_text,
@@ -54,7 +56,14 @@ def format_lengths(lengths):
     return " / ".join(f"{name} {length}" for name, length in lengths.items())
 
 
-def count_over_length(task, split, feature_lengths, limit=None, shard_info=None):
+@checked
+def count_over_length(
+    task: Task,
+    split: Text,
+    feature_lengths: Annotated[Mapping, instance(Mapping)],
+    limit: NonNegativeInt | None = None,
+    shard_info: ShardInfo | None = None,
+):
     """Counts the examples that are longer than `feature_lengths`: an `OverLength`.
 
     EOS counts. seqio trims such examples without a message. A preprocessor that cannot
@@ -258,9 +267,10 @@ class LongExamples:
     """
 
     handling: str = "trim"
-    count_limit: int = 1000
+    count_limit: NonNegativeInt = 1000
 
     def __post_init__(self):
+        check_fields(self)
         names = ("trim", "skip", "refuse")
         check_choices(names, **{"LongExamples.handling": self.handling})
         if self.handling == "skip" and not self.count_limit:
@@ -339,7 +349,8 @@ class LengthBuckets:
     """
 
     def __init__(self, buckets, feature_lengths, feature_converter):
-        if not isinstance(buckets or [], (list, tuple)):
+        several = isinstance(buckets or [], (list, tuple))
+        if not several or not all(isinstance(x, Mapping) for x in buckets or ()):
             raise UserError(
                 "length_buckets must be None or a list of dictionaries such as "
                 f"{dict(feature_lengths)}. Received: length_buckets={buckets!r}"

@@ -24,7 +24,7 @@ import seqio
 import tensorflow as tf
 from absl import logging
 
-from remixer_tf.arguments import TheRun
+from remixer_tf.arguments import Factory, TheRun, check_fields
 from remixer_tf.checkpoints.paths import Located
 from remixer_tf.data.caching import cached_task, describe_caches
 from remixer_tf.data.language_model import check_reads_inputs
@@ -220,7 +220,10 @@ class Batching:
     shuffle: bool = True
     pack: bool = False
     length_buckets: list | None = None
-    feature_converter: type = seqio.EncDecFeatureConverter
+    feature_converter: Factory = seqio.EncDecFeatureConverter
+
+    def __post_init__(self):
+        check_fields(self)
 
     def host_batch_size(self, num_hosts):
         """Returns a host's examples per step; raises a ValueError if none fits."""
@@ -319,6 +322,11 @@ def train_dataset(
     def for_training(task):
         task = with_seed(task)
         size = task.shuffle_buffer_size
+        if batching.shuffle and size is None:
+            raise UserError(
+                f"{task.name} has no shuffle_buffer_size, so that it cannot be "
+                "shuffled. Give it one, or set Batching.shuffle = False."
+            )
         if size and most:
             task = task.replace(shuffle_buffer_size=min(size, most))
         if not batching.shuffle or needs_lengths(task) or task.name in late:
@@ -414,8 +422,6 @@ def _shuffle_epochs(task, seed):
     which these are (`seqio.CacheDatasetPlaceholder`).
     """
     size = task.shuffle_buffer_size
-    if size is None:
-        return task
 
     def shuffle(dataset):
         known = int(dataset.cardinality())

@@ -6,16 +6,18 @@ import seqio
 import tensorflow as tf
 from sentencepiece import sentencepiece_model_pb2
 
-from remixer_tf.arguments import TheRun
+from remixer_tf.arguments import NonNegativeInt, TheRun, checked
 from remixer_tf.checkpoints.paths import Located, locate
 from remixer_tf.data.failures import files_near
 from remixer_tf.data.file_states import file_digest
+from remixer_tf.data.kinds import Task
 from remixer_tf.data.pieces import SentencePieceVocabulary
 from remixer_tf.data.published_vocabulary import PublishedVocabulary
 from remixer_tf.errors import MissingFileError, UserError, check_paths
 
 
-def byte_vocabulary(extra_ids=0):
+@checked
+def byte_vocabulary(extra_ids: NonNegativeInt | None = 0):
     """UTF-8 bytes: pad 0, EOS 1, unknown 2, byte b is b + 3; 259 ids, no file.
 
     `extra_ids` sentinels follow the bytes, see `sentencepiece_vocabulary`.
@@ -27,7 +29,10 @@ def byte_vocabulary(extra_ids=0):
 _read_by_seqio = {}
 
 
-def sentencepiece_vocabulary(path: Located, extra_ids=0, added_tokens=()):
+@checked
+def sentencepiece_vocabulary(
+    path: Located, extra_ids: NonNegativeInt | None = 0, added_tokens=()
+):
     """The `SentencePieceVocabulary` of a file, checked at once.
 
     Raises a FileNotFoundError if there is no such file, and a ValueError if it is not a
@@ -102,7 +107,8 @@ def is_text(feature):
     )
 
 
-def vocabulary_size(task=None, *, run: TheRun | None = None):
+@checked
+def vocabulary_size(task: Task | None = None, *, run: TheRun | None = None):
     """Returns how many ids a model of a task needs, rounded up to a multiple of 128.
 
     VOCAB_SIZE = @vocabulary_size() in gin. The task has the model's vocabularies; None
@@ -114,7 +120,8 @@ def vocabulary_size(task=None, *, run: TheRun | None = None):
     return -(-size // 128) * 128
 
 
-def describe_vocabularies(task):
+@checked
+def describe_vocabularies(task: Task):
     """Identifies the vocabularies of a task's (or mixture's) text.
 
     Returns {feature: {"kind", "size", "extra_ids"}}; a vocabulary of pieces also has

@@ -11,6 +11,7 @@ import seqio
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf.arguments import NonNegativeInt, Text, Texts, checked
 from remixer_tf.checkpoints.paths import Located, locate
 from remixer_tf.checkpoints.whole_folder import whole_file
 from remixer_tf.data.failures import reading
@@ -33,7 +34,13 @@ SPECIAL_PIECES = 3
 _folder = None  # where `trained_vocabulary` writes instead of its `path`
 
 
-def read_texts(task, split="train", features=("inputs", "targets"), num_examples=None):
+@checked
+def read_texts(
+    task,
+    split: Text = "train",
+    features: Texts = ("inputs", "targets"),
+    num_examples: NonNegativeInt | None = None,
+):
     """Reads the texts of a task or mixture before tokenization, a list of str.
 
     The texts of the `features`, names, follow each other. `num_examples` are only the

@@ -9,6 +9,7 @@ import seqio
 import tensorflow as tf
 import tensorflow_text as tf_text
 
+from remixer_tf.arguments import checked
 from remixer_tf.checkpoints.paths import Located, locate
 from remixer_tf.data.bert_words import WordCutter
 from remixer_tf.data.vocabularies import SpecialIds
@@ -18,11 +19,12 @@ _SPECIAL = ("[MASK]", "[CLS]", "[SEP]", "[UNK]")
 _UTF8_SIZES = (-1, 0x7F, 0x7FF, 0xFFFF)  # a character above has one byte more
 
 
+@checked
 def wordpiece_vocabulary(
     path: Located,
-    lower_case=True,
-    strip_accents=None,
-    tokenize_chinese_chars=True,
+    lower_case: bool = True,
+    strip_accents: bool | None = None,
+    tokenize_chinese_chars: bool = True,
     max_input_chars_per_word=None,
 ):
     """The `WordPieceVocabulary` of a BERT's vocab.txt or tokenizer.json.

@@ -20,14 +20,20 @@ import decimal
 import json
 import math
 import re
+import sys
 
 import numpy as np
 
 from remixer_tf.errors import UserError
 
 _NUMBERS = "bcdeEfFgGnoxX%"  # the last letter of Python's formats for numbers
-# The parts of Python's formats for dates, and for times.
-_OF_DATE, _OF_TIME = {*"aAbBcCdDeFgGhjmuUVwWxyY"}, {*"cfHIklMnprRSTX"}
+# The parts of Python's formats for dates, for times, and for time zones.
+_OF_DATE, _OF_TIME = {*"aAbBcCdDeFgGhjmuUVwWxyY"}, {*"cfHIklMpPrRSTX"}
+_OF_ZONE = {*"zZ"}
+_PARTS = {f"%{x}" for x in _OF_DATE | _OF_TIME | _OF_ZONE | {*"fnt%"}}
+_PARTS |= {f"%-{x}" for x in _OF_DATE | _OF_TIME if x != "f"}  # without a leading 0
+if sys.version_info >= (3, 12):
+    _PARTS.add("%:z")
 
 
 class TooLarge:
@@ -58,6 +64,29 @@ def cell_text(value, spec=""):
     if not is_utf8(text):
         raise UserError("invalid UTF-8")  # as JSON's "\ud800"
     return text
+
+
+def check_format(spec):
+    """Raises a UserError for a format of dates that systems write differently.
+
+    Some have parts of their own, and others write these as they stand.
+    """
+    if "%" not in spec or _formats(spec, 1.0) or _formats(spec, ""):
+        return
+    for part in re.findall("%:z|%-?.?", spec, re.DOTALL):
+        if part not in _PARTS:
+            raise UserError(
+                f"the format {spec!r} has {part!r}, which not every system writes. "
+                "Take Python's own parts, such as %d %B %Y or %H:%M"
+            )
+
+
+def _formats(spec, value):
+    try:
+        format(value, spec)
+    except ValueError:
+        return False
+    return True
 
 
 def is_utf8(text):
@@ -124,7 +153,8 @@ def _moment(text):
 def _check_moment(moment, spec):
     """Raises a ValueError for a format of numbers, or of what a date or time lacks.
 
-    A date would write any other format as it stands, a time's day as 01.
+    A date would write any other format as it stands, a time's day as 01, and a zone
+    that is not known as nothing.
     """
     parts = {*re.findall("%[-:]?([A-Za-z])", spec)}
     lacks = set()
@@ -132,6 +162,8 @@ def _check_moment(moment, spec):
         lacks = _OF_DATE
     elif not isinstance(moment, datetime.datetime):
         lacks = _OF_TIME
+    if getattr(moment, "tzinfo", None) is None:
+        lacks = lacks | _OF_ZONE
     if not parts or parts & lacks:
         raise ValueError
 

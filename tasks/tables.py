@@ -29,6 +29,7 @@ from remixer_tf.arguments import Integer, check_fields, checked, instance
 from remixer_tf.checkpoints.paths import Located
 from remixer_tf.data.file_states import kept_while_unchanged
 from remixer_tf.errors import UserError, check_choices, check_paths, check_range
+from remixer_tf.tasks.cells import check_format
 from remixer_tf.tasks.rows import (
     TOKENIZE,
     TOKENIZE_KEEPING_EOS,
@@ -246,6 +247,7 @@ def _parts(template):
                 )
             if re.search(r"\d{4}", spec):
                 raise UserError(f"the format {spec!r} writes thousands of characters")
+            check_format(spec)
         parts.append((literal, name and (name, spec)))
     return parts
 

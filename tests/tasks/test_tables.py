@@ -342,6 +342,10 @@ def test_formats_of_templates(tmp_path, name):
         (dt.time(12, 30), "%d.%m", None), ("12:30", "%d", None), ("12", "%d", None),
         (dt.date(2024, 5, 1), "%H", None), ("2024-05-01", "%d %H", None),
         ("2024-05-01 12:30", "%d %H", "01 12"), (dt.datetime(2024, 5, 1), "%H", "00"),
+        # Without a time zone it would be nothing.
+        ("2024-05-01 12:30", "%H %z", None), ("2024-05-01", "%d %Z", None),
+        ("2024-05-01 12:30+02:00", "%H %z", "12 +0200"), ("12:30", "%Z", None),
+        ("2024-05-01", "%d %p", None), ("2024-05-01", "%-d.%-m", "1.5"),
     ],
 )  # fmt: skip
 def test_a_text_in_a_format_of_numbers_or_dates(text, spec, expected):
@@ -519,6 +523,8 @@ def test_long_rows_are_skipped_and_their_lines_told(tmp_path):
         ({"inputs": "{t!r}"}, "name or number in the braces"),
         ({"inputs": "{t:{u}}"}, "name or number in the braces"),
         ({"inputs": "{t:>1000000000}"}, "thousands of characters"),
+        ({"inputs": "{t:%d %EY}"}, "format '%d %EY' has '%E', which not every system"),
+        ({"inputs": "{t:%s}"}, "format '%s' has '%s', which not every system"),
         ({"inputs": 3}, "inputs must be text"),
         ({"targets": "yes"}, "targets must name a column"),
         ({"metrics": ["acuracy"]}, "list of accuracy, .* Received: .'acuracy'"),

@@ -172,14 +172,25 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
         return not_causal(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Keras' call, with a message of its own if the context is missing."""
+        """Keras' call, with messages of its own for a wrong input or no context."""
         if len(args) < 2 and "context" not in kwargs:
             raise UserError(
                 f"{type(self).__name__} reads a context besides its input. Pass "
                 "context=Context(), of remixer_tf.layers, with the masks if there are "
                 "any."
             )
+        if not self.built:
+            self._check_input(args[0] if args else kwargs.get("x"))
         return super().__call__(*args, **kwargs)
+
+    def _check_input(self, x):
+        shape = getattr(x, "shape", None)
+        if shape is not None and len(shape) != 3:
+            raise UserError(
+                f"{type(self).__name__} '{self.name}' reads [batch, length, d_model]. "
+                f"Received an input of shape {tuple(shape)}, which has {len(shape)} "
+                "dimensions."
+            )
 
     def call(self, x: Tensor, context: Context, training: bool = False) -> Tensor:
         """Transforms a whole sequence.
@@ -297,6 +308,9 @@ class PositionWise(Sublayer):
 
     causal = True
     reorders_cache = False
+
+    def _check_input(self, x):
+        """Takes positions in any number of dimensions."""
 
     def decode_step(
         self, x: Tensor, cache: Cache, context: Context, state: DecodeState

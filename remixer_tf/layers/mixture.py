@@ -10,7 +10,13 @@ from keras import ops
 from remixer_tf.arguments import Factory, PositiveInt, Shape, Tensor, checked
 from remixer_tf.errors import UserError
 from remixer_tf.layers.axes import is_shared, share
-from remixer_tf.layers.base import Context, PositionWise, get_activation, wide
+from remixer_tf.layers.base import (
+    Context,
+    PositionWise,
+    Sublayer,
+    get_activation,
+    wide,
+)
 from remixer_tf.layers.dispatch import exchange, gather, make_plan, multiply_blocks
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.keywords import SublayerKeywords
@@ -97,6 +103,8 @@ class MoE(PositionWise):
     def causal_in_training(self):
         """See `Sublayer`: the router's."""
         return self.router.causal_in_training
+
+    _check_input = Sublayer._check_input  # Groups are made of rows of tokens.
 
     def not_causal(self):
         return (

@@ -1,10 +1,13 @@
 """Every sublayer, in each of its variants, by the rules that hold for all of them."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
+from remixer_tf.errors import UserError
 from remixer_tf.layers import Context
 from remixer_tf.testing import check_sublayer
 from tests.compiled import compiled, outputs_and_gradients
@@ -67,6 +70,20 @@ def test_what_holds_for_ours_alone(name):
         with pytest.raises(ValueError, match=f"{longest + 1} tokens .*={longest}"):
             call(too_long, context=context)
         call(too_long[:, :longest], context=context)
+
+
+@pytest.mark.parametrize("shape", [(2, 8), (2, 2, 4, 8)])
+@pytest.mark.parametrize("name", ONE_OF_EACH_CLASS)
+def test_an_input_has_three_dimensions(name, shape):
+    factory, _ = SUBLAYERS[name]
+    layer, kind = factory(name="part"), name.partition("(")[0]
+    x, context = np.zeros(shape, "float32"), Context()
+    if kind.endswith("FeedForward"):  # Positions may have any number of dimensions.
+        assert tuple(layer(x, context=context).shape) == shape
+        return
+    match = rf"^{kind} .part. reads .batch, length, d_model.*{re.escape(str(shape))}"
+    with pytest.raises(UserError, match=match):
+        layer(x, context=context)
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH_CLASS)

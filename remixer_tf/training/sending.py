@@ -14,6 +14,7 @@ from remixer_tf.training.session import Session
 
 _PATIENCE = 10  # seconds for which lines are sent at once, while training waits
 _MOST_WAITING = 10_000  # lines of a service
+_SENT_AGAIN = "gets all lines of metrics.jsonl again"
 
 
 class Sending:
@@ -57,11 +58,13 @@ class Sending:
 
     def _start(self):
         state = read_json(self._path("loggers.json"))
-        state = state if isinstance(state, dict) else {}
+        if not isinstance(state, dict):
+            if tf.io.gfile.exists(self._path("loggers.json")):
+                self._warn(f"loggers.json is damaged: each logger {_SENT_AGAIN}")
+            state = {}
         for logger in self._session.launch.watching.loggers:
             service = _Service(logger, self._warn)
-            known = state.get(service.name)
-            known = known if isinstance(known, dict) else {}
+            known = state.get(service.name, {})
             try:
                 service.start(self._session.model_dir, known, self._hyperparameters)
             except Exception as error:
@@ -124,12 +127,24 @@ class _Service:
         self._warned = set()  # kinds of warning
 
     def start(self, model_dir, known, hyperparameters):
-        """Starts the run in the service; `known` is its `state` of before, or {}."""
-        self._run_id = self._logger.start(
-            model_dir, known.get("run_id"), hyperparameters
-        )
-        self._known = known.get("lines", 0), set(known.get("missing", []))
-        self._left_out = known.get("left_out", 0)
+        """Starts the run in the service; `known` is its `state` of before, or {}.
+
+        A state that was damaged counts for nothing but the run's id: all lines are sent
+        again.
+        """
+        known = known if isinstance(known, dict) else {"lines": None}
+        run_id = known.get("run_id")
+        run_id = run_id if isinstance(run_id, str) else None
+        self._run_id = self._logger.start(model_dir, run_id, hyperparameters)
+        missing = known.get("missing", [])
+        counts = known.get("lines", 0), known.get("left_out", 0)
+        if not isinstance(missing, list) or not all(
+            type(x) is int and x >= 0 for x in (*counts, *missing)
+        ):
+            self._warn(f"loggers.json is damaged: {self.name} {_SENT_AGAIN}")
+            counts, missing = (0, 0), []
+        lines, self._left_out = counts
+        self._known = lines, set(missing)
 
     def state(self):
         """Returns a dictionary for JSON, with which a later process resumes.

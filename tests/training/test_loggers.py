@@ -310,6 +310,22 @@ def test_a_damaged_note_of_what_was_sent_sends_all(tmp_path):
     assert logger.sent == lines(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "note",
+    [5, {"lines": None}, {"lines": 1, "missing": [None]}, {"lines": 1, "left_out": ""}],
+)
+def test_a_damaged_note_of_one_logger_sends_it_all(note):
+    warnings = []
+    service = sending._Service(logger := Recorder(), warnings.append)
+    service.start("folder", note, {})
+    service.add([b'{"step": 1, "loss": 2.5}', b'{"step": 2, "loss": 1.5}'])
+    service.send()
+    assert logger.sent == [(1, {"loss": 2.5}), (2, {"loss": 1.5})]
+    assert warnings == [
+        "loggers.json is damaged: Recorder gets all lines of metrics.jsonl again"
+    ]
+
+
 def test_the_status_of_a_run_that_fails(tmp_path):
     def dataset(**options):
         return toy.toy_dataset(**options).take(3)

@@ -7,7 +7,7 @@ from keras import ops
 from remixer_tf.decoding.search import check_writes
 from remixer_tf.errors import UserError
 from remixer_tf.objectives.batches import targets_and_weights
-from remixer_tf.objectives.losses import is_argmax
+from remixer_tf.objectives.losses import check_classes, is_argmax
 
 
 class Scores(NamedTuple):
@@ -63,6 +63,7 @@ def score(model: Any, batch: Any) -> Scores:
     targets, weights = targets_and_weights(batch)
     counts = ops.cast(weights, "float32") > 0
     logits = ops.cast(model(batch, training=False), "float32")
+    check_classes(targets, weights, logits.shape[-1])
     log_probs = ops.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     log_probs = ops.where(counts, log_probs - ops.logsumexp(logits, axis=-1), 0.0)
     likeliest = ops.logical_or(is_argmax(logits, targets), ops.logical_not(counts))

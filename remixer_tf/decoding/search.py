@@ -12,6 +12,7 @@ from remixer_tf.decoding.repetition import Repetition, tokens_read
 from remixer_tf.decoding.row_settings import column, of_rows
 from remixer_tf.errors import UserError, check_integers
 from remixer_tf.layers.base import DecodeState, reads_at_once
+from remixer_tf.objectives.batches import check_known_ids
 
 FIRST_CACHE_LENGTH = 64
 
@@ -134,12 +135,20 @@ def decode(
         the `Hypotheses`, and the last state.
 
     Raises:
-        ValueError: the model writes no text, the prompt's width and max_length are
-            together more than a layer can read, or see `AnswerLimits`.
+        ValueError: the model writes no text, or lacks an id of the batch or `eos_id`;
+            the prompt's width and max_length are together more than a layer can read;
+            or see `AnswerLimits`.
     """
     check_writes(model)
     check_integers(0, max_length=max_length)
     check_integers(-1, eos_id=eos_id)  # -1: answers never end
+    size = getattr(model, "vocab_size", None)
+    if size is not None and eos_id >= size:
+        raise UserError(
+            f"eos_id must be one of the model's {size} ids, or -1 for answers that "
+            f"never end. Received: eos_id={eos_id}"
+        )
+    check_known_ids(batch, model)
     limits = AnswerLimits() if limits is None else limits
     if not isinstance(limits, AnswerLimits):
         raise UserError(f"limits must be AnswerLimits(). Received: {limits!r:.200}")

@@ -10,6 +10,7 @@ from remixer_tf.errors import UserError
 from remixer_tf.layers.saving import SavesParts
 from remixer_tf.models.adapters import Lora, adapt
 from remixer_tf.objectives.batches import (
+    check_known_ids,
     first_scorable,
     targets_and_weights,
     weights_of_targets,
@@ -31,6 +32,7 @@ def _with_rows(method):
         ours = {"compute_loss": KerasModel, step: keras.Model}
         if all(getattr(type(self), k) is getattr(v, k) for k, v in ours.items()):
             self._check_loss()
+        check_known_ids(x, self)
         rows = kwargs.get("sample_weight")
         if y is None and rows is not None and isinstance(x, dict):
             y, weights = targets_and_weights(x)
@@ -58,6 +60,11 @@ class KerasModel(SavesParts, keras.Model):
     """
 
     gives_logits = True
+
+    def __call__(self, *args, **kwargs):
+        """Keras' call, with an error of its own for ids that the model lacks."""
+        check_known_ids(args[0] if args else kwargs.get("batch"), self)
+        return super().__call__(*args, **kwargs)
 
     fit = _with_rows(keras.Model.fit)
     evaluate = _with_rows(keras.Model.evaluate)

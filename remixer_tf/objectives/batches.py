@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import numpy as np
 from keras import ops
 
 from remixer_tf.errors import UserError
@@ -34,6 +35,38 @@ def check_tokens(batch, *names):
             f"{' and '.join(names)} must be [batch, length] of one batch. Received: "
             f"{', '.join(map(str, shapes))}"
         )
+
+
+def check_ids(batch, model):
+    """Raises a UserError if a model lacks a token id or class of a batch's values."""
+    for key, value in batch.items():
+        if key.endswith("_tokens"):
+            what, size = "token id", "vocab_size"
+        elif key == "labels" and "int" in str(value.dtype):
+            what, size = "class", "num_classes"
+        else:
+            continue
+        limit = getattr(model, size, None)
+        if limit is None or not np.size(value):
+            continue
+        if (largest := int(np.max(value))) >= limit:
+            raise UserError(
+                f"The data holds the {what} {largest}, but the model's {size} is "
+                f"{limit}. Set {size.upper()} to {largest + 1} at least."
+            )
+        # Targets that do not count may have another id.
+        if key.endswith("_input_tokens") and (least := int(np.min(value))) < 0:
+            raise UserError(f"The data holds the token id {least}. Ids start at 0.")
+
+
+def check_known_ids(batch, model):
+    """As `check_ids`, where values are NumPy's: a compiled program knows none.
+
+    There an engine may read NaN, another row, or raise an error that names neither.
+    """
+    if isinstance(batch, Mapping):
+        known = {k: x for k, x in batch.items() if isinstance(x, np.ndarray)}
+        check_ids(known, model)
 
 
 def targets_and_weights(batch):

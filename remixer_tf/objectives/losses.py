@@ -3,6 +3,7 @@
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from remixer_tf.errors import UserError, check_integers, check_numbers, check_range
@@ -168,7 +169,9 @@ def cross_entropy(logits, targets, weights, *, z_loss=0.0, label_smoothing=0.0):
     Args:
         logits: float [batch, length, vocab_size] (any leading axes), finite.
         targets: int [batch, length], each in [0, vocab_size), also where the weight is
-            0. Or p, float [batch, length, vocab_size], each summing to 1.
+            0. An engine may raise an error for another id, or take it for the likeliest
+            class; in NumPy arrays, and in the trainer's first batch, one is a
+            ValueError. Or p, float [batch, length, vocab_size], each summing to 1.
         weights: int, bool or float [batch, length]; 0 on positions that do not count.
         z_loss: float >= 0; T5 trains with 1e-4 and evaluates with 0.
         label_smoothing: float in [0, 1).
@@ -185,6 +188,7 @@ def cross_entropy(logits, targets, weights, *, z_loss=0.0, label_smoothing=0.0):
     Shapes or dtypes that do not fit are a ValueError, and coefficients out of range.
     """
     _check(logits, targets, weights, z_loss, label_smoothing)
+    check_classes(targets, weights, logits.shape[-1])
     logits = ops.cast(logits, "float32")
     weights = ops.cast(weights, "float32")
     losses, log_z, targets = _each_position(logits, targets, label_smoothing)
@@ -370,6 +374,19 @@ def _check_shapes(logits, targets, *weights):
             "Expected logits [batch, length, vocab_size], targets [batch, length] (or "
             "of the shape of the logits) and weights [batch, length]. Received: "
             f"logits {tuple(logits.shape)}, targets {tuple(targets.shape)}{of_weights}"
+        )
+
+
+def check_classes(targets, weights, classes):
+    """Raises a UserError for an id of no class that counts, if values are NumPy's."""
+    known = isinstance(targets, np.ndarray) and isinstance(weights, np.ndarray)
+    if not known or targets.dtype.kind == "f":
+        return
+    wrong = targets[((targets < 0) | (targets >= classes)) & (weights != 0)]
+    if len(wrong):
+        raise UserError(
+            f"targets must be classes from 0 to {classes - 1}, the logits' last axis. "
+            f"Received: {wrong[0]}. Give it the weight 0, or correct it."
         )
 
 

@@ -2,11 +2,11 @@
 
 import time
 
-import numpy as np
 import tensorflow as tf
 
 from remixer_tf.data.waiting import awaited, started
 from remixer_tf.errors import UserError
+from remixer_tf.objectives.batches import check_ids
 
 
 class TimedBatches:
@@ -73,21 +73,4 @@ def check_vocabulary_size(vocabularies, model):
                 f"model's vocab_size is {limit}. Set VOCAB_SIZE to "
                 f"{-(-vocabulary['size'] // 128) * 128}: all ids, rounded up to a "
                 "multiple of 128."
-            )
-
-
-def check_ids(superbatch, model):
-    """Raises ValueError if the model lacks a token id or class of the data."""
-    for key, value in superbatch.items():
-        if key.endswith("_tokens"):
-            what, size = "token id", "vocab_size"
-        elif key == "labels" and value.dtype.is_integer:
-            what, size = "class", "num_classes"
-        else:
-            continue
-        limit, largest = getattr(model, size, None), int(np.max(value))
-        if limit is not None and largest >= limit:
-            raise UserError(
-                f"The data holds the {what} {largest}, but the model's {size} is "
-                f"{limit}. Set {size.upper()} to {largest + 1} at least."
             )

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from remixer_tf.decoding import greedy_decode
+from remixer_tf.errors import UserError
 from tests.compiled import compiled, in_graph, slow_on_jax
 from tests.models.tiny import EACH_CACHE, SOME_KINDS, tiny_batch, tiny_model
 
@@ -101,3 +102,24 @@ def test_longer_than_the_mixing_matrix_is_an_error():
     model = tiny_model("remixer", max_length=12)
     with pytest.raises(ValueError, match="20 tokens .* max_length=12"):
         greedy_decode(model, tiny_batch(), 20)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "options", "message"),
+    [
+        ("encoder_input_tokens", 40, {}, "token id 40, but the model's vocab_size is"),
+        ("encoder_input_tokens", -1, {}, "holds the token id -1. Ids start at 0"),
+        ("type", 0, {"eos_id": 40}, "eos_id must be one of the model's 40 ids, or -1"),
+    ],
+)
+def test_ids_that_the_model_lacks(name, value, options, message):
+    """An engine reads another row, or NaN, or names neither batch nor model."""
+    model = tiny_model("t5_1_1")
+    batch = {**tiny_batch(), name: np.full((2, 3), value, "int32")}
+    with pytest.raises(UserError, match=message):
+        greedy_decode(model, batch, 4, **options)
+    if value:
+        with pytest.raises(UserError, match=message):
+            model(batch)
+        with pytest.raises(UserError, match=message):
+            model.fit(batch)

@@ -461,6 +461,8 @@ def test_nan_logits_are_not_correct():
         ({"targets": np.zeros((B, L))}, "targets must be integers.*Received: float64"),
         ({"targets": np.zeros((B, L, V), int)}, "or floats for each class"),
         ({"targets": np.zeros((B, L, V + 1))}, "Expected logits"),
+        ({"targets": np.full((B, L), V)}, "classes from 0 to 6, .* Received: 7. Give"),
+        ({"targets": np.full((B, L), -1)}, "classes from 0 to 6, .* Received: -1"),
         ({"z_loss": -1.0}, "z_loss must be .* at least 0. Received: z_loss=-1.0"),
         ({"label_smoothing": 1.0}, r"label_smoothing must be a number in \[0, 1\)"),
     ],

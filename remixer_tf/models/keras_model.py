@@ -94,11 +94,14 @@ class KerasModel(SavesParts, keras.Model):
 
         Targets are the batch's unless they are given, and its weights count with them.
         Positions before `first_scorable` are cut off: losses and metrics, weighted or
-        not, see none.
+        not, see none. A class for each row, `[batch]`, is that of a classifier's only
+        position.
         """
         if targets is None:
             targets, own = targets_and_weights(batch)
             weights = own if weights is None else _weigh_rows(own, weights)
+        elif getattr(targets, "ndim", None) == 1 and logits.shape[1:-1] == (1,):
+            targets = ops.expand_dims(targets, 1)
         if weights is not None and len(logits.shape) > 2:
             weights = weights_of_targets(weights, ops.shape(logits)[:2])
         if not getattr(self, "first_scorable", 0):

@@ -154,3 +154,21 @@ def test_flops_of_gmlp_ti_by_hand():
     assert matmul_flops(function) == 2 * (2 * layer + rest)
     # Specs 1.9: 2.68 GFLOP at the paper's 30 layers.
     assert round(2 * (30 * layer + rest) / 1e9, 2) == 2.68
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_keras_takes_a_class_and_a_weight_for_each_image(rank):
+    """As `SparseCategoricalCrossentropy` by itself, on logits `[batch, classes]`."""
+    model = tiny_classifier()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(loss=loss, metrics=["accuracy"])
+    logits = np.random.default_rng(0).normal(size=(3, 1, CLASSES)).astype("float32")
+    labels, weights = np.array([0, 4, 2]), np.array([1.0, 0.5, 2.0], "float32")
+    given = [x.reshape((3, 1)[:rank]) for x in (labels, weights)]
+    y, w = map(ops.convert_to_tensor, given)
+    found = model.compute_loss({}, y, ops.convert_to_tensor(logits), w)
+    expected = loss(labels, logits[:, 0], weights)
+    np.testing.assert_allclose(float(found), float(expected), rtol=1e-6)
+    metrics = model.compute_metrics({}, y, ops.convert_to_tensor(logits), w)
+    right = np.mean(logits[:, 0].argmax(axis=1) == labels)
+    np.testing.assert_allclose(float(metrics["accuracy"]), right)

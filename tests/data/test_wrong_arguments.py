@@ -55,7 +55,7 @@ CROP = functools.partial(
         (lambda: read_examples(TASK, 5, LENGTHS), "split must be a str. Received: spl"),
         (lambda: LengthBuckets([8], LENGTHS, None), "length_buckets must be None or a"),
         (lambda: examples_per_epoch(TASK, "dev"), "encoder has no split 'dev'. It has"),
-        (lambda: steps_in_epochs(1, TASK, 0), "batch_size must be an integer of at le"),
+        (lambda: steps_in_epochs(1, TASK, batch_size=0), "batch_size must be an integ"),
         (lambda: image_dataset("a", [], batch_size=1), "source must be an ImageFolder"),
         (lambda: eval_images(TASK.source, 5, batch_size=1), "source must be an ImageF"),
         (lambda: ImageFolder(5), "path must be the path of a file or folder, in UTF-8"),

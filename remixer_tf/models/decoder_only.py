@@ -11,7 +11,7 @@ from remixer_tf.errors import UserError
 from remixer_tf.layers.base import Context
 from remixer_tf.layers.keywords import LayerKeywords
 from remixer_tf.models.text_writer import TextWriter
-from remixer_tf.objectives.batches import check_tokens
+from remixer_tf.objectives.batches import check_known_ids, check_tokens
 
 
 class DecoderOnly(TextWriter):
@@ -72,6 +72,7 @@ class DecoderOnly(TextWriter):
 
     def call(self, batch: Batch, training: bool = False, logits: bool = True) -> Tensor:
         check_tokens(batch, "decoder_input_tokens")
+        check_known_ids(batch, self)
         if "encoder_input_tokens" in batch:
             raise UserError(
                 "A language model reads inputs and targets in one row. Received: a "

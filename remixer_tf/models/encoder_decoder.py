@@ -10,7 +10,7 @@ from remixer_tf.arguments import Batch, Cache, Tensor
 from remixer_tf.layers.base import Context
 from remixer_tf.layers.keywords import LayerKeywords
 from remixer_tf.models.text_writer import TextWriter
-from remixer_tf.objectives.batches import check_tokens
+from remixer_tf.objectives.batches import check_known_ids, check_tokens
 
 
 class EncoderDecoder(TextWriter):
@@ -80,6 +80,7 @@ class EncoderDecoder(TextWriter):
 
     def call(self, batch: Batch, training: bool = False, logits: bool = True) -> Tensor:
         check_tokens(batch, "encoder_input_tokens", "decoder_input_tokens")
+        check_known_ids(batch, self)
         context = self.encode(batch, training=training)
         context = self._read_targets(context, batch)
         x = self.token_embedding(batch["decoder_input_tokens"])

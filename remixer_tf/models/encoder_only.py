@@ -19,7 +19,7 @@ from remixer_tf.layers.axes import build_named
 from remixer_tf.layers.base import Context
 from remixer_tf.layers.keywords import LayerKeywords
 from remixer_tf.models.keras_model import KerasModel
-from remixer_tf.objectives.batches import check_tokens
+from remixer_tf.objectives.batches import check_known_ids, check_tokens
 
 
 class EncoderOnly(KerasModel):
@@ -122,6 +122,7 @@ class EncoderOnly(KerasModel):
 
     def call(self, batch: Batch, training: bool = False, logits: bool = True) -> Tensor:
         check_tokens(batch, "encoder_input_tokens")
+        check_known_ids(batch, self)
         x, context = self.encode(batch, training=training)
         if not logits:
             return self.head.hidden(x, batch)

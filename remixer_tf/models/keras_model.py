@@ -61,11 +61,6 @@ class KerasModel(SavesParts, keras.Model):
 
     gives_logits = True
 
-    def __call__(self, *args, **kwargs):
-        """Keras' call, with an error of its own for ids that the model lacks."""
-        check_known_ids(args[0] if args else kwargs.get("batch"), self)
-        return super().__call__(*args, **kwargs)
-
     fit = _with_rows(keras.Model.fit)
     evaluate = _with_rows(keras.Model.evaluate)
 

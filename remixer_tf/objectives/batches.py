@@ -59,13 +59,18 @@ def check_ids(batch, model):
             raise UserError(f"The data holds the token id {least}. Ids start at 0.")
 
 
-def check_known_ids(batch, model):
-    """As `check_ids`, where values are NumPy's: a compiled program knows none.
+# Names of the types of arrays whose values are known: NumPy's and the engines' own.
+_ARRAYS = ("ndarray", "EagerTensor", "ArrayImpl")
 
-    There an engine may read NaN, another row, or raise an error that names neither.
+
+def check_known_ids(batch, model):
+    """As `check_ids`, but for tensors of a program that is compiled.
+
+    Without a check an engine reads NaN or another row, or raises an error that names
+    neither batch nor model.
     """
     if isinstance(batch, Mapping):
-        known = {k: x for k, x in batch.items() if isinstance(x, np.ndarray)}
+        known = {k: x for k, x in batch.items() if type(x).__name__ in _ARRAYS}
         check_ids(known, model)
 
 

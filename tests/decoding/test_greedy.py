@@ -115,7 +115,7 @@ def test_longer_than_the_mixing_matrix_is_an_error():
 def test_ids_that_the_model_lacks(name, value, options, message):
     """An engine reads another row, or NaN, or names neither batch nor model."""
     model = tiny_model("t5_1_1")
-    batch = {**tiny_batch(), name: np.full((2, 3), value, "int32")}
+    batch = {**tiny_batch(), name: np.full((3, 3), value, "int32")}
     with pytest.raises(UserError, match=message):
         greedy_decode(model, batch, 4, **options)
     if value:

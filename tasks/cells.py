@@ -27,6 +27,8 @@ import numpy as np
 from remixer_tf.errors import UserError
 
 _NUMBERS = "bcdeEfFgGnoxX%"  # the last letter of Python's formats for numbers
+# Formats that write a text as it stands, such as ">5", "*^9", "8s" and ".2s".
+_OF_TEXT = re.compile(r".?[<>^]\d*|(.?[<>^])?\d*(\.\d+)?s", re.DOTALL)
 # The parts of Python's formats for dates, for times, and for time zones.
 _OF_DATE, _OF_TIME = {*"aAbBcCdDeFgGhjmuUVwWxyY"}, {*"cfHIklMpPrRSTX"}
 _OF_ZONE = {*"zZ"}
@@ -47,8 +49,10 @@ def cell_text(value, spec=""):
     """Returns the text of a cell; None for a missing value.
 
     `value` is what JSON or `column_values` gives. `spec` is a format of Python's, such
-    as ".1f" or "%d %B". A text is read as a number, or as a date or a time (ISO 8601),
-    for a format that texts do not have.
+    as ".1f" or "%d %B". It reads the text that the cell has without one, so all kinds
+    of files agree. The text is a number if it reads as one, else a date or time (ISO
+    8601), else text. An alignment (">5") or an "s" (".2s") takes it as it stands. To
+    the letters of numbers, "true" is 1 and "false" 0.
     A ValueError says what is wrong with the cell, without its place.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -119,22 +123,40 @@ def _without_nan(value):
 
 
 def _formatted(value, spec):
-    number = spec[-1] in _NUMBERS
-    texts = (list, tuple, dict) if number else (bool, list, tuple, dict)
-    if isinstance(value, texts):
-        value = _plain(value)
-    kinds = [_same, _whole]
-    if isinstance(value, str):
-        kinds = [*[_same] * (not number), int, _finite, _moment]
+    text = _plain(value)
+    kinds = [str] if _OF_TEXT.fullmatch(spec) else [_int, _float, _whole, _moment, str]
+    if spec[-1] in _NUMBERS:
+        text = {"true": "1", "false": "0"}.get(text, text)
     for kind in kinds:
         try:
-            read = kind(value)
+            read = kind(text)
             if hasattr(read, "strftime"):
                 _check_moment(read, spec)
             return format(read, spec)
-        except (ValueError, TypeError, OverflowError):
+        except (ValueError, OverflowError):
             continue
     raise UserError(f"a value that the format {spec!r} cannot write")
+
+
+def _int(text):
+    if "_" in text:  # Python takes 1_0 for 10; a table has it as text.
+        raise ValueError
+    return int(text)
+
+
+def _float(text):
+    number = float(text)
+    if "_" in text or not math.isfinite(number):  # "nan" is no number to write.
+        raise ValueError
+    return number
+
+
+def _whole(text):
+    """A whole float as int: missing values make floats of a column of integers."""
+    number = _float(text)
+    if not number.is_integer():
+        raise ValueError
+    return int(number)
 
 
 def _moment(text):
@@ -166,20 +188,6 @@ def _check_moment(moment, spec):
         lacks = lacks | _OF_ZONE
     if not parts or parts & lacks:
         raise ValueError
-
-
-def _whole(number):
-    """A whole float as int: missing values make floats of a column of integers."""
-    if number != int(number):
-        raise ValueError
-    return int(number)
-
-
-def _finite(text):
-    number = float(text)
-    if not math.isfinite(number):  # "nan" is no number to write.
-        raise ValueError
-    return number
 
 
 def column_values(column):

@@ -336,7 +336,7 @@ def test_formats_of_templates(tmp_path, name):
         ("nan", ".1f", None), (3.0, "d", "3"), (3.5, "d", None), ([1], ">5", "  [1]"),
         ("2024-05-01", ".2f", None), ("2024-05-01", ".1%", None),
         (dt.date(2024, 5, 1), ".1f", None), (True, ">5", " true"),
-        (True, "d", "1"),
+        (True, "d", "1"), ("3.0", "d", "3"), ("1_0", "5", "1_0  "), ("true", "d", "1"),
         # A date has no hour, and a time no day.
         ("12:30", "%H.%M", "12.30"), (dt.time(12, 30), "%I", "12"),
         (dt.time(12, 30), "%d.%m", None), ("12:30", "%d", None), ("12", "%d", None),
@@ -353,6 +353,55 @@ def test_a_text_in_a_format_of_numbers_or_dates(text, spec, expected):
         assert cell_text(text, spec) == expected
     except configuration.UserError:
         assert expected is None
+
+
+CELLS = {
+    "id": 42, "price": 3.14159, "flag": True, "day": dt.date(2024, 5, 1),
+    "code": "007", "word": "ab", "list": [1],
+}  # fmt: skip
+FORMATTED = {  # format -> texts of these cells, None where it cannot write one
+    "05": ("00042", "3.14159", "true0", "2024-05-01", "00007", "ab000", "[1]00"),
+    "5": ("   42", "3.14159", "true ", "2024-05-01", "    7", "ab   ", "[1]  "),
+    ">5": ("   42", "3.14159", " true", "2024-05-01", "  007", "   ab", "  [1]"),
+    "*^7": ("**42***", "3.14159", "*true**", "2024-05-01", "**007**", "**ab***",
+            "**[1]**"),
+    "5s": ("42   ", "3.14159", "true ", "2024-05-01", "007  ", "ab   ", "[1]  "),
+    ".1s": ("4", "3", "t", "2", "0", "a", "["),
+    ".2": ("4.2e+01", "3.1", "tr", "20", "7.0", "ab", "[1"),
+    "08": ("00000042", "03.14159", "true0000", "2024-05-01", "00000007", "ab000000",
+           "[1]00000"),
+    "+": ("+42", "+3.14159", None, None, "+7", None, None),
+    "d": ("42", None, "1", None, "7", None, None),
+    ".1f": ("42.0", "3.1", "1.0", None, "7.0", None, None),
+    ".0%": ("4200%", "314%", "100%", None, "700%", None, None),
+    "%d.%m": (None, None, None, "01.05", None, None, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ["csv", "tsv", "jsonl", "parquet"])
+def test_a_format_writes_the_same_from_every_kind_of_file(tmp_path, end):
+    """Numbers as Python's own `format` writes them: `format(42, "05")` is 00042."""
+    path = str(tmp_path / f"a.{end}")
+    if end == "parquet":
+        pa = pytest.importorskip("pyarrow")
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pa.table({k: [x] for k, x in CELLS.items()}), path)
+    elif end == "jsonl":
+        write(tmp_path / f"a.{end}", json.dumps(CELLS, default=str) + "\n")
+    else:
+        separator = "," if end == "csv" else "\t"
+        rows = CELLS, [cell_text(value) for value in CELLS.values()]
+        text = "".join(f"{separator.join(row)}\n" for row in rows)
+        write(tmp_path / f"a.{end}", text)
+    _, (row,) = read_table(path)
+    for spec, expected in FORMATTED.items():
+        for name, text in zip(CELLS, expected, strict=True):
+            if text is None:
+                with pytest.raises(configuration.UserError, match="cannot write"):
+                    row.text(name, spec)
+            else:
+                assert row.text(name, spec) == text, (name, spec)
 
 
 def test_columns_that_are_no_text_stop_only_who_reads_them(tmp_path):

@@ -84,7 +84,7 @@ def train(
             steps_per_call=schedule.steps_per_call,
             shard_info=engine.host.shard_info,
         )
-        batches = TimedBatches(data, engine)
+        batches = TimedBatches(data, engine, signal)
         engine.build(run.make_model, optimizer, run.dtype_policy, objective)
         kept = checkpointing.keep, checkpointing.keep_period
         checkpoints = Checkpoints(launch.model_dir, engine, batches.iterator, *kept)
@@ -130,6 +130,7 @@ def _take_steps(session, evaluating, skipped, totals, logging, sending, lock):
         sending,
     ]
     with (
+        session.batches,
         session.progress,
         sending,
         profiling,

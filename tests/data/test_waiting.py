@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from remixer_tf.data import waiting
-from remixer_tf.data.waiting import awaited, started
+from remixer_tf.data.waiting import Waiter, awaited, started
 
 
 class Ended(Exception):
@@ -49,6 +49,36 @@ def test_results_and_errors_are_those_of_the_call():
     assert awaited(started(max, 2, 3), "nothing") == 3
     with pytest.raises(TimeoutError, match="its own"):
         awaited(started(_raise, TimeoutError("its own")), "nothing")
+
+
+def test_one_thread_gives_all_results_and_errors_in_turn():
+    numbers, threads = iter(range(2)), set()
+
+    def read():
+        threads.add(threading.current_thread())
+        return next(numbers)
+
+    with Waiter(read, "nothing", _raise) as waiter:
+        assert [waiter(), waiter()] == [0, 1]
+        with pytest.raises(StopIteration):
+            waiter()
+    (thread,) = threads
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_wait_may_be_left(monkeypatch, capsys):
+    monkeypatch.setattr(waiting, "_SILENCE", 0.01)
+    monkeypatch.setattr(waiting, "_PERIOD", 0.01)
+    arrives = threading.Event()
+
+    def leave():
+        raise Ended
+
+    with pytest.raises(Ended), Waiter(arrives.wait, "what hangs", leave) as waiter:
+        waiter()
+    arrives.set()
+    assert capsys.readouterr().out == "waiting for what hangs\n"
 
 
 def _raise(error):

@@ -10,6 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import types
 
 import keras
 import numpy as np
@@ -24,6 +26,7 @@ from remixer_tf.checkpoints.reading import (
     tensor_name,
 )
 from remixer_tf.checkpoints.vocabularies import check_vocabularies
+from remixer_tf.data import waiting
 from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.engines.jax.engine import JaxEngine
 from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
@@ -34,6 +37,7 @@ from remixer_tf.run import Run
 from remixer_tf.training import progress
 from remixer_tf.training.settings import Watching
 from remixer_tf.training.stop_signal import PREEMPTED, StopSignal
+from remixer_tf.training.timed_batches import TimedBatches
 from tests.training import toy
 
 ON_JAX = keras.backend.backend() == "jax"
@@ -640,6 +644,35 @@ def test_a_signal_ends_the_run_at_once_and_nothing_is_lost(
     if when == "step":
         run(tmp_path, step + 1)
         assert f"from step {step}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_signal_ends_the_wait_for_a_batch_that_does_not_come(monkeypatch, alone):
+    """Of several processes it waits: the others would wait for it."""
+    monkeypatch.setattr(waiting, "_SILENCE", 0.1)
+    monkeypatch.setattr(waiting, "_PERIOD", 0.1)
+    first = {"decoder_target_tokens": np.ones((1, 2, 3), "int32")}
+    arrives = threading.Event()
+
+    def read():
+        yield first
+        arrives.wait(1 if alone else 0.5)
+        yield first
+
+    engine = types.SimpleNamespace(model=None)
+    with StopSignal(alone) as stop, stop.held():
+        batches = TimedBatches(read(), engine, stop)
+        batches.first = next(batches.iterator)
+        with batches:
+            assert next(batches) is first
+            os.kill(os.getpid(), signal.SIGTERM)
+            if not alone:
+                assert next(batches) is first
+                return
+            with pytest.raises(SystemExit) as caught:
+                next(batches)
+            arrives.set()
+    assert caught.value.code == PREEMPTED
 
 
 def test_nohup_keeps_a_run_from_ending():

@@ -64,13 +64,6 @@ def add_arguments(parser):
 
 
 def run(options):
-    configuration.load_tensorflow()
-    from remixer_tf.analysis.cost_table import write_profiles
-    from remixer_tf.data.failures import data_errors
-    from remixer_tf.data.vocabulary_training import vocabularies_for_a_while
-    from remixer_tf.serving.lines import open_text_output
-
-    configuration.check_backend("Counting")
     own = [configuration.run_configuration(options)] if options.model_dir else []
     files = [*own, *options.gin_file, *_files_of_tables(options)]
     if not files:
@@ -78,6 +71,13 @@ def run(options):
             "there is nothing to count. Name models with --gin_file, such as "
             "--gin_file=models/t5_1_1_base.gin, or a paper's table with --table."
         )
+    configuration.load_tensorflow()
+    from remixer_tf.analysis.cost_table import write_profiles
+    from remixer_tf.data.failures import data_errors
+    from remixer_tf.data.vocabulary_training import vocabularies_for_a_while
+    from remixer_tf.serving.lines import open_text_output
+
+    configuration.check_backend("Counting")
     wanted = _wanted(options, len(files))
     profiles = {}
     for number, file in enumerate(files, start=1):

@@ -5,10 +5,19 @@ import ast
 import os
 import re
 
+from remixer_tf.configuration import parts
 from remixer_tf.configuration.bindings import RUN_FILE
 from remixer_tf.configuration.reading import put_into_gin, read
 from remixer_tf.configuration.trust import check_run_configuration
 from remixer_tf.errors import UserError, check_paths, nearest
+
+# (part, parameter, value) that put a model on one device. They are names: an engine's
+# module imports TensorFlow, which comes after all checks that need none.
+_ONE_DEVICE = (
+    ("TensorFlowEngine", "strategy", "single"),
+    ("JaxEngine", "mesh_shape", ""),
+    ("JaxEngine", "distributed", None),
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -139,17 +148,17 @@ def configuration_of_run(options, devices="one"):
     process that --gin_file or --gin name, and not the run's own; or "one": one device,
     and others that --gin_file or --gin name are an error.
     """
-    one_device = {} if devices == "configured" else _one_device()
-    over_run = [f"{part.__name__}.{name} = {one!r}" for part, name, one in one_device]
+    one_device = () if devices == "configured" else _ONE_DEVICE
+    over_run = [f"{part}.{parameter} = {one!r}" for part, parameter, one in one_device]
     configuration = _read(options, over_run=over_run, run=options.model_dir)
     import keras  # late, as all that is slow to import
 
     for part, parameter, one in one_device:
-        name = f"{part.__name__}.{parameter}"
+        name = f"{part}.{parameter}"
         # Engines are called as their backends. The other engine's settings are ignored.
         if not name.lower().startswith(keras.backend.backend()):
             continue
-        value = configuration.value(part, parameter, one)
+        value = configuration.value(parts.find(part).wrapped, parameter, one)
         of_processes = name == "JaxEngine.distributed" or value == "multi_worker"
         if value != one and (devices == "one" or of_processes):
             what = "in one process" if devices == "asked" else "on one device"
@@ -158,18 +167,6 @@ def configuration_of_run(options, devices="one"):
                 f'{value!r}. Add --gin.{name}="{one!r}". (eval takes it.)'
             )
     return configuration
-
-
-def _one_device():
-    """Returns (part, parameter, value) that put a model on one device."""
-    from remixer_tf.engines.jax.engine import JaxEngine
-    from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
-
-    return [
-        (TensorFlowEngine, "strategy", "single"),
-        (JaxEngine, "mesh_shape", ""),
-        (JaxEngine, "distributed", None),
-    ]
 
 
 def _read(options, default=(), complete=True, over_run=(), run=None):

@@ -22,9 +22,9 @@ print("loaded", file=sys.stderr)
 """
 
 
-def errors_of(code, **environment):
+def errors_of(code, *arguments, **environment):
     environment = {k: v for k, v in {**os.environ, **environment}.items() if v}
-    command = [sys.executable, "-c", code]
+    command = [sys.executable, "-c", code, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stderr.splitlines()
@@ -55,6 +55,31 @@ def test_import_weights_says_no_more(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     first, last = done.stderr.splitlines()
     assert first == "loading TensorFlow ..." and last.startswith("error: ")
+
+
+MISTAKES = """
+import sys
+from remixer_tf.commands import run_command
+from remixer_tf.errors import UserError
+sys.modules["tensorflow"] = sys.modules["keras"] = None  # An import fails.
+for command in sys.argv[2:]:
+    for folder in ("none", sys.argv[1]):
+        try:
+            run_command(command, [f"--model_dir={folder}"])
+        except UserError as error:
+            print(error, file=sys.stderr)
+"""
+
+
+def test_mistakes_come_before_tensorflow_is_loaded(tmp_path):
+    """That there is no run, or no engine, takes a moment to say."""
+    (tmp_path / "operative_config.gin").touch()
+    commands = ["eval", "infer", "score", "export", "pictures"]
+    lines = errors_of(MISTAKES, tmp_path, *commands, KERAS_BACKEND="torch")
+    assert len(lines) == 10
+    for of_folder, of_backend in zip(lines[::2], lines[1::2], strict=True):
+        assert of_folder.startswith("there is no none. Set --model_dir to the folder")
+        assert of_backend.startswith("KERAS_BACKEND must be tensorflow or jax.")
 
 
 @pytest.mark.parametrize(

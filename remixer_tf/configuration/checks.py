@@ -134,22 +134,19 @@ def check_values(configuration, complete):
     """Raises a UserError for values that are missing, or of another kind.
 
     A dictionary has each key once, also where macros are keys. A parameter is True or
-    False if its annotation is `bool`, or if its default is and it has no annotation. A
-    value that is required and not set is an error if `complete`, else it becomes None
-    in the configuration.
+    False if its annotation is `bool`, or if its default is and it has no annotation;
+    with `bool | None` it may be None too. A value that is required and not set is an
+    error if `complete`, else it becomes None in the configuration.
     """
     for (scope, selector), bindings in configuration.bindings.items():
         macro = selector == MACRO
         known = {} if macro else parts.parameters(parts.find(selector).wrapped)
         for parameter, value in bindings.items():
             name = written(scope, selector, parameter)
-            is_flag = parameter in known and _type(known[parameter]) in (bool, "bool")
+            kind = _type(known[parameter]) if parameter in known else None
             read = configuration.without_macros(value)
             _check_keys(configuration, name, value)
-            if is_flag and not isinstance(read, (bool, Name)):
-                raise UserError(
-                    f"{name} must be True or False. Received: {name}={read!r}"
-                )
+            _check_flag(name, read, kind)
             if isinstance(value, Name) and value == "%gin.REQUIRED":
                 if complete:
                     raise UserError(f"{name} is required and not set. {_how_to(name)}")
@@ -182,6 +179,18 @@ def _read_key(configuration, key):
         return tuple(_read_key(configuration, item) for item in key)
     macro = isinstance(key, Name) and configuration.bindings.get((key[1:], MACRO))
     return _read_key(configuration, macro["value"]) if macro else key
+
+
+def _check_flag(name, value, kind):
+    """Raises a UserError if a parameter's type is a flag's, and its value is none."""
+    if kind in (bool, "bool"):
+        expected, given = "True or False", (bool, Name)
+    elif kind in (bool | None, "bool | None"):
+        expected, given = "True, False or None", (bool, Name, type(None))
+    else:
+        return
+    if not isinstance(value, given):
+        raise UserError(f"{name} must be {expected}. Received: {name}={value!r}")
 
 
 def _type(parameter):

@@ -2,12 +2,12 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import keras
 from keras import ops
 
-from remixer_tf.arguments import Cache, PositiveInt, Tensor, checked, one_of
+from remixer_tf.arguments import Cache, PositiveInt, Tensor, checked
 from remixer_tf.errors import UserError
 from remixer_tf.kernels.project import project
 from remixer_tf.layers.axes import NamedAxes, axes_of, build_named, naming
@@ -143,7 +143,7 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
     @checked
     def __init__(
         self,
-        causal: Annotated[bool | None, one_of((None, True, False))] = None,
+        causal: bool | None = None,
         max_length: PositiveInt | None = None,
         **kwargs: Unpack[LayerKeywords],
     ):

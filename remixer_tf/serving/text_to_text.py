@@ -34,7 +34,7 @@ def text_to_text(
     skip_special_tokens=False,
     clean_up_tokenization_spaces=False,
     weights="float32",
-    jit_compile=None,
+    jit_compile: bool | None = None,
 ):
     """Restores a checkpoint of a run as a `TextToText`.
 

@@ -50,7 +50,7 @@ class TokenGraph(tf.Module):
         max_length,
         decode_fn=greedy_decode,
         weights="float32",
-        jit_compile=None,
+        jit_compile: bool | None = None,
     ):
         super().__init__(name="token_graph")
         self.jit_compile = uses_xla(jit_compile)

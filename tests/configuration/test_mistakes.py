@@ -1,6 +1,8 @@
 """A user's mistake is one line: the name, what was expected, what was received."""
 
+import inspect
 import os
+import re
 
 import gin
 import keras
@@ -9,7 +11,9 @@ import pytest
 from remixer_tf import configuration
 from remixer_tf.__main__ import main
 from remixer_tf.commands import run_command
+from remixer_tf.configuration import checks, parts
 from remixer_tf.configuration.reading import put_into_gin
+from remixer_tf.configuration.values import Configuration
 from remixer_tf.configured import train_run
 from remixer_tf.models.build import build_model
 from tests.settings import part_of, value_of
@@ -241,7 +245,6 @@ def test_of_a_class_by_its_whole_name():
         ([MLM, "GatedMLP.d_ff=0"], ["at least 1", "d_ff=0"]),
         ([MLM, "MAX_LENGTH='9'"], ["integer", "max_length='9'"]),
         ([MLM, "MAX_LENGTH=None"], ["TransformerStack.max_length = %MAX_LENGTH"]),
-        (["SelfAttention.causal='no'"], ["None, True, False", "causal='no'"]),
         (["SelfAttention.causal=True"], ["encoder/layer_0", "= True contradicts"]),
         ([MLM, "EncoderOnly.num_token_types='2'"], ["num_token_types='2'"]),
         ([IMAGES, "ImageClassifier.patch_size=0"], ["at least 1", "patch_size=0"]),
@@ -334,6 +337,49 @@ def test_what_is_no_boolean(bindings, name, value):
     bindings = [f"--gin.{binding}" for binding in bindings]
     message = message_of(read, [*BYTES, *bindings])
     assert message == f"{name} must be True or False. Received: {name}={value}"
+
+
+def test_what_is_neither_a_boolean_nor_none():
+    """On the command line a bare word is a str."""
+    flag = "--gin.JIT_COMPILE="
+    for name, binding in (
+        ("TensorFlowEngine.jit_compile", f"{flag}false"),
+        ("SelfAttention.causal", "--gin.SelfAttention.causal=false"),
+    ):
+        message = f"{name} must be True, False or None. Received: {name}='false'"
+        assert message_of(read, [*BYTES, binding]) == message
+    for value in ("True", "False", "None"):
+        read([*BYTES, flag + value])
+
+
+def flags():
+    """Yields (whole name, parameter) of what is True or False, None too perhaps.
+
+    Its default says so, its annotation, or the class's or function's docstring.
+    """
+    for part, name in parts.register_configurables().items():
+        if not name.startswith("remixer_tf."):
+            continue
+        classes = getattr(part, "__mro__", [part])
+        text = "\n".join(filter(None, map(inspect.getdoc, classes)))
+        for parameter, declared in parts.parameters(part).items():
+            kind = str(declared.annotation)
+            documented = rf"^ *([\w, ]+, )?{parameter}(, [\w, ]+)?: bool"
+            if (
+                isinstance(declared.default, bool)
+                or re.search(documented, text, re.MULTILINE)
+                or "bool" in kind
+            ) and not re.search("str|Sequence", kind):
+                yield name, parameter
+
+
+def test_every_flag_refuses_other_values():
+    found = [*flags()]
+    assert len(found) > 100
+    for name, parameter in found:
+        read = Configuration({("", name): {parameter: "false"}})
+        message = message_of(checks.check_values, read, True)
+        assert message.endswith(f".{parameter}='false'"), (name, parameter)
 
 
 @pytest.mark.parametrize(

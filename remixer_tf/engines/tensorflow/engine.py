@@ -40,7 +40,7 @@ class TensorFlowEngine(Engine):
         OSError: see `get_strategy`.
     """
 
-    def __init__(self, strategy="single", jit_compile=None):
+    def __init__(self, strategy="single", jit_compile: bool | None = None):
         check_backend("TensorFlowEngine")
         self._strategy = get_strategy(strategy)
         self._jit_compile = uses_xla(jit_compile)

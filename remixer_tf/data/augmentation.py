@@ -5,12 +5,21 @@ returns the image for the next one. Values lie in [0, 255] until `normalize`.
 """
 
 import math
+from collections.abc import Sequence
+from typing import Annotated
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from remixer_tf.arguments import NonNegativeInt, checked
-from remixer_tf.errors import check_integers, check_range
+from remixer_tf.arguments import (
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Tensor,
+    checked,
+)
+from remixer_tf.errors import check_range
 
 _GRAY = 128.0
 
@@ -40,13 +49,15 @@ def _fold_in(seed, number):
     return tf.random.experimental.stateless_fold_in(seed, tf.cast(number, tf.int64))
 
 
-def random_resized_crop(image, seeds, image_size, area=(0.08, 1.0)):
+@checked
+def random_resized_crop(
+    image: Tensor, seeds: Seeds, image_size: PositiveInt, area=(0.08, 1.0)
+):
     """A random part of the image, stretched to a square (Inception's crop).
 
     Its area is a random share of the image's, from `area`, its aspect ratio lies in
     [3/4, 4/3]. `image_size` is the side of the square in pixels.
     """
-    check_integers(image_size=image_size)
     begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
         tf.shape(image),
         tf.zeros([1, 0, 4]),
@@ -59,8 +70,14 @@ def random_resized_crop(image, seeds, image_size, area=(0.08, 1.0)):
     return _resize(tf.slice(image, begin, size), [image_size, image_size])
 
 
+@checked
 def resize_and_center_crop(
-    image, seeds, image_size, share=0.875, method="bicubic", squash=False
+    image: Tensor,
+    seeds: Seeds,
+    image_size: PositiveInt,
+    share: PositiveFloat = 0.875,
+    method: str = "bicubic",
+    squash: bool = False,
 ):
     """The middle of the image, for evaluation: nothing is random.
 
@@ -75,8 +92,6 @@ def resize_and_center_crop(
         method: str, of `tf.image.resize`.
         squash: bool, whether the image is first stretched to a square.
     """
-    check_integers(image_size=image_size)
-    check_range("share", share, "a number above 0", lambda x: x > 0)
     # 14 / (14 / 25) is below 25.
     side = max(image_size, math.floor(image_size / share + 1e-6))
     shape = tf.shape(image)[:2]
@@ -154,10 +169,22 @@ def choose(seeds, functions):
     return tf.switch_case(choice, functions)
 
 
+def _check_deviations(name, value):
+    for number in np.ravel(value).tolist():
+        check_range(name, number, "numbers above 0", lambda x: x > 0)
+
+
+@checked
 def normalize(
-    image, seeds, mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375)
+    image: Tensor,
+    seeds: Seeds,
+    mean: Sequence[float] = (123.675, 116.28, 103.53),
+    std: Annotated[Sequence[float], _check_deviations] = (58.395, 57.12, 57.375),
 ):
-    """`(image - mean) / std` for each channel; the defaults are ImageNet's."""
+    """`(image - mean) / std` for each channel; the defaults are ImageNet's.
+
+    A `std` that is not above 0 is a UserError.
+    """
     return (image - tf.constant(mean, tf.float32)) / tf.constant(std, tf.float32)
 
 

@@ -32,6 +32,7 @@ ROWS = functools.partial(rows.RowSource, lambda split: [], ["train"])
 CROP = functools.partial(
     augmentation.resize_and_center_crop, np.zeros([4, 4, 3]), Seeds(0)
 )
+NORMAL = functools.partial(augmentation.normalize, np.zeros([4, 4, 3]), Seeds(0))
 
 
 @pytest.mark.parametrize(
@@ -62,6 +63,7 @@ CROP = functools.partial(
         (lambda: TfdsImages(5), "name must be a str. Received: name=5"),
         (lambda: CROP(image_size="8"), "image_size must be an integer of at least 1."),
         (lambda: CROP(image_size=8, share=0), "share must be a number above 0. Recei"),
+        (lambda: NORMAL(std=(0, 1, 1)), "std must be numbers above 0. Received: std=0"),
         (lambda: Codec("mini_cogs", LENGTHS), "task must be a seqio.Task or seqio.Mix"),
         (lambda: TABLE(rows={"seed": 1}), "rows must be a TableRows. Received: rows={"),
         (lambda: TABLE(eos_after_trim=2), "eos_after_trim must be True or False. Rece"),

@@ -180,7 +180,8 @@ class _TaskReport:
         if self._converter.PACKING_FEATURE_DTYPES:
             ways["packed"] = {"pack": True}
         if buckets:
-            name = f"in {len(buckets)} length buckets, {whose}, and the longest"
+            several = f"{len(buckets)} length bucket{'s' * (len(buckets) > 1)}"
+            name = f"in {several}, {whose}, and the longest"
             ways[name] = {"length_buckets": buckets}
         codec = Codec(self._task, lengths, self._converter)
         rows = []

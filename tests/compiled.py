@@ -5,7 +5,13 @@ import pytest
 
 from remixer_tf.testing import compiled, outputs_and_gradients
 
-__all__ = ["compiled", "in_graph", "outputs_and_gradients", "slow_on_jax"]
+__all__ = [
+    "compiled",
+    "in_graph",
+    "of_unknown_ranks",
+    "outputs_and_gradients",
+    "slow_on_jax",
+]
 
 
 def slow_on_jax(values, but):
@@ -27,3 +33,15 @@ def in_graph(function, layer=None):
     import tensorflow as tf
 
     return tf.function(function)
+
+
+def of_unknown_ranks(function, *arrays):
+    """A graph as TensorFlow traces it after calls with arrays of several ranks.
+
+    On JAX, which has no such graphs, the function itself.
+    """
+    if keras.backend.backend() == "jax":
+        return function
+    import tensorflow as tf
+
+    return tf.function(function, [tf.TensorSpec(None, a.dtype) for a in arrays])

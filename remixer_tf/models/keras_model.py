@@ -89,14 +89,12 @@ class KerasModel(SavesParts, keras.Model):
 
         Targets are the batch's unless they are given, and its weights count with them.
         Positions before `first_scorable` are cut off: losses and metrics, weighted or
-        not, see none. A class for each row, `[batch]`, is that of a classifier's only
-        position.
+        not, see none.
         """
         if targets is None:
             targets, own = targets_and_weights(batch)
             weights = own if weights is None else _weigh_rows(own, weights)
-        elif getattr(targets, "ndim", None) == 1 and logits.shape[1:-1] == (1,):
-            targets = ops.expand_dims(targets, 1)
+        targets = _of_positions(targets, logits)
         if weights is not None and len(logits.shape) > 2:
             weights = weights_of_targets(weights, ops.shape(logits)[:2])
         if not getattr(self, "first_scorable", 0):
@@ -167,6 +165,20 @@ class KerasModel(SavesParts, keras.Model):
 
     def build_from_config(self, config):
         self.build()
+
+
+def _of_positions(targets, logits):
+    """A classifier's targets `[batch]` or `[batch, classes]`, for its one position."""
+    if not hasattr(targets, "ndim") or logits.shape[1:-1] != (1,):
+        return targets
+    rank, classes = targets.ndim, logits.shape[-1]
+    # TensorFlow loses the rank of targets that had another one at an earlier call.
+    if getattr(targets.shape, "rank", 0) is None:
+        one = (-1, 1) if "int" in str(targets.dtype) else (-1, 1, classes)
+        return ops.reshape(targets, one)
+    if rank == 1 or (rank == 2 and targets.shape[1] == classes > 1):
+        return ops.expand_dims(targets, 1)
+    return targets
 
 
 def _weigh_rows(weights, rows):

@@ -364,6 +364,12 @@ def _check_dtype(logits, targets):
 
 
 def _check_shapes(logits, targets, *weights):
+    # TensorFlow loses the rank of targets that had another one at an earlier call.
+    if getattr(targets.shape, "rank", 0) is None:
+        raise UserError(
+            "Expected targets [batch, length], of one rank at all calls. Received "
+            "another rank than before. Correct the targets, or call compile again."
+        )
     soft = len(targets.shape) == len(logits.shape)
     positions = logits.shape[:-1]
     if not _fit(logits.shape if soft else positions, targets.shape) or not all(

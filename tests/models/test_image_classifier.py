@@ -17,7 +17,7 @@ from remixer_tf.layers import (
     TokenMixingMLP,
 )
 from remixer_tf.models import ImageClassifier, TransformerStack, num_tokens
-from tests.compiled import compiled, slow_on_jax
+from tests.compiled import compiled, of_unknown_ranks, slow_on_jax
 from tests.settings import part_of
 
 SIZE, PATCH, WIDTH, CLASSES = 8, 4, 6, 5
@@ -156,19 +156,33 @@ def test_flops_of_gmlp_ti_by_hand():
     assert round(2 * (30 * layer + rest) / 1e9, 2) == 2.68
 
 
-@pytest.mark.parametrize("rank", [1, 2])
-def test_keras_takes_a_class_and_a_weight_for_each_image(rank):
+@pytest.mark.parametrize("given", ["[batch]", "[batch, 1]", "shares", "in the batch"])
+def test_keras_takes_a_class_and_a_weight_for_each_image(given):
     """As `SparseCategoricalCrossentropy` by itself, on logits `[batch, classes]`."""
     model = tiny_classifier()
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(loss=loss, metrics=["accuracy"])
+    model.compile(metrics=[] if given == "shares" else ["accuracy"])
     logits = np.random.default_rng(0).normal(size=(3, 1, CLASSES)).astype("float32")
     labels, weights = np.array([0, 4, 2]), np.array([1.0, 0.5, 2.0], "float32")
-    given = [x.reshape((3, 1)[:rank]) for x in (labels, weights)]
-    y, w = map(ops.convert_to_tensor, given)
-    found = model.compute_loss({}, y, ops.convert_to_tensor(logits), w)
-    expected = loss(labels, logits[:, 0], weights)
-    np.testing.assert_allclose(float(found), float(expected), rtol=1e-6)
-    metrics = model.compute_metrics({}, y, ops.convert_to_tensor(logits), w)
+    y, w = labels, weights
+    if given == "[batch, 1]":
+        y, w = y[:, None], w[:, None]
+    elif given == "shares":
+        y = np.eye(CLASSES, dtype="float32")[labels]
+
+    def scores(y, w):
+        data = {}, y, logits, w
+        if given == "in the batch":
+            data = {"labels": y, "label_weights": w}, None, logits
+        return model.compute_loss(*data), model.compute_metrics(*data)
+
+    loss = keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True, reduction="mean_with_sample_weight"
+    )
+    expected = float(loss(labels, logits[:, 0], weights))
     right = np.mean(logits[:, 0].argmax(axis=1) == labels)
-    np.testing.assert_allclose(float(metrics["accuracy"]), right)
+    for function in (scores, of_unknown_ranks(scores, y, w)):
+        model.reset_metrics()
+        found, metrics = function(ops.convert_to_tensor(y), ops.convert_to_tensor(w))
+        np.testing.assert_allclose(float(found), expected, rtol=1e-6)
+        if given != "shares":
+            np.testing.assert_allclose(float(metrics["accuracy"]), right)

@@ -7,7 +7,7 @@ from keras import ops
 
 from remixer_tf.layers.base import MASKED
 from remixer_tf.objectives import losses
-from tests.compiled import slow_on_jax
+from tests.compiled import of_unknown_ranks, slow_on_jax
 
 B, L, V = 2, 5, 7
 
@@ -326,6 +326,19 @@ def test_plain_keras_weighs_rows():
     for weights in (rows, rows[:, None]):
         found = model.evaluate(tokens, tokens, sample_weight=weights, verbose=0)
         np.testing.assert_allclose(found, sums["loss"] / sums["weight"], rtol=1e-5)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() == "jax", reason="JAX knows the shapes of all arrays"
+)
+def test_targets_of_no_known_rank_are_one_line():
+    logits, targets, _ = make_batch()
+
+    def loss(targets):
+        return losses.CrossEntropy()(targets, logits)
+
+    with pytest.raises(ValueError, match="^Expected targets .*, of one rank at all"):
+        of_unknown_ranks(loss, targets)(targets)
 
 
 def test_tokens_at_once_is_for_the_trainer():

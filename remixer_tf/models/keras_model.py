@@ -2,6 +2,7 @@
 
 import functools
 import html
+import inspect
 
 import keras
 from keras import ops
@@ -18,26 +19,31 @@ from remixer_tf.objectives.batches import (
 from remixer_tf.objectives.losses import CrossEntropy
 
 
-def _with_rows(method):
-    """Keras' `fit` or `evaluate`, which weighs the rows of a batch alone too.
+def _reads_batches(method):
+    """Keras' `fit`, `evaluate` or `train_on_batch`, of a batch alone too.
 
-    Keras itself leaves out `sample_weight` where there are no targets. A missing loss
-    is an error before Keras on JAX takes the weights out of the model.
+    Keras itself leaves out `sample_weight` where there are no targets. A mistake is an
+    error before Keras makes its iterators.
     """
-
-    step = "train_step" if method is keras.Model.fit else "test_step"
+    signature = inspect.signature(method)
+    step = "test_step" if method is keras.Model.evaluate else "train_step"
 
     @functools.wraps(method)
-    def call(self, x=None, y=None, *args, **kwargs):
+    def call(self, *args, **kwargs):
         ours = {"compute_loss": KerasModel, step: keras.Model}
         if all(getattr(type(self), k) is getattr(v, k) for k, v in ours.items()):
             self._check_loss()
-        check_known_ids(x, self)
-        rows = kwargs.get("sample_weight")
-        if y is None and rows is not None and isinstance(x, dict):
-            y, weights = targets_and_weights(x)
-            kwargs["sample_weight"] = _weigh_rows(weights, rows)
-        return method(self, x, y, *args, **kwargs)
+        given = signature.bind(self, *args, **kwargs)
+        values = given.arguments
+        names = "x", "y", "sample_weight"
+        data = [values.get(name) for name in names]
+        if values.get("class_weight") is not None:
+            self._check_class_weight(*data[:2])
+        values.update(zip(names, self._with_row_weights(*data), strict=True))
+        if (validation := values.get("validation_data")) is not None:
+            data = keras.utils.unpack_x_y_sample_weight(validation)
+            values["validation_data"] = self._with_row_weights(*data)
+        return method(*given.args, **given.kwargs)
 
     return call
 
@@ -61,8 +67,9 @@ class KerasModel(SavesParts, keras.Model):
 
     gives_logits = True
 
-    fit = _with_rows(keras.Model.fit)
-    evaluate = _with_rows(keras.Model.evaluate)
+    fit = _reads_batches(keras.Model.fit)
+    evaluate = _reads_batches(keras.Model.evaluate)
+    train_on_batch = _reads_batches(keras.Model.train_on_batch)
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
@@ -79,6 +86,32 @@ class KerasModel(SavesParts, keras.Model):
                 f"Model '{self.name}' gives vectors and no logits, so it has no loss "
                 "of its own. Name one: model.compile(optimizer, loss=...)."
             )
+
+    def _check_class_weight(self, x, y):
+        batch_alone = y is None and isinstance(x, dict)
+        of_rows = getattr(self, "num_classes", None) or not self.gives_logits
+        if batch_alone or not of_rows:
+            raise UserError(
+                "class_weight weighs rows by their class: model.fit(batch, labels, "
+                "class_weight=...), of a classifier. The targets of a batch alone, or "
+                "of tokens, have weights in the batch, such as decoder_loss_weights."
+            )
+
+    def _with_row_weights(self, x, y, rows):
+        """Keras' data, with a batch's own targets where only its rows have weights."""
+        check_known_ids(x, self)
+        if y is None and rows is not None and isinstance(x, dict):
+            y, weights = targets_and_weights(x)
+            rows = _weigh_rows(weights, rows)
+        return x, y, rows
+
+    def _get_jax_state(self, **options):
+        """Keras' values of variables on JAX, which stay in the variables too.
+
+        Keras takes them out, so an error in the first step would lose them. A step
+        donates their memory.
+        """
+        return super()._get_jax_state(**{**options, "purge_model_variables": False})
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         y, y_pred, sample_weight = self._scored(x, y, y_pred, sample_weight)

@@ -134,6 +134,35 @@ def test_the_loss_is_that_of_all_weighted_targets(trained):
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+def test_fit_weighs_rows_of_a_batch_alone():
+    """The rows of validation data too, and those that `evaluate` has by position."""
+    model = tiny_encoder("bert", functools.partial(ClassificationHead, 3))
+    rng = np.random.default_rng(0)
+    batch = {
+        "encoder_input_tokens": rng.integers(1, 7, (4, 8)),
+        "labels": rng.integers(0, 3, (4, 1)),
+        "label_weights": np.array([[1.0], [2.0], [1.0], [1.0]]),
+    }
+    rows = np.array([1.0, 0.5, 0.0, 2.0])
+    logits = np.asarray(model(batch), "float64")[:, 0]
+    picked = np.take_along_axis(logits, batch["labels"], axis=-1)[:, 0]
+    each = np.log(np.exp(logits).sum(-1)) - picked
+    expected = np.average(each, weights=rows * batch["label_weights"][:, 0])
+    sgd = keras.optimizers.SGD(0.0)
+    model.compile(sgd, run_eagerly=keras.backend.backend() == "tensorflow")
+    # Keras on JAX would take the weights out of the model before it finds a mistake.
+    wrong = {**batch, "labels": np.zeros([4, 2], "int32")}
+    with pytest.raises(UserError, match=r"^Expected logits \[batch, length, vocab_si"):
+        model.fit(wrong, verbose=0)
+    validation = (batch, None, rows)
+    history = model.fit(batch, validation_data=validation, verbose=0).history
+    found = [history["val_loss"][0], model.evaluate(batch, None, 4, 0, rows)]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    for method in (model.fit, model.train_on_batch):
+        with pytest.raises(UserError, match="^class_weight weighs rows by their class"):
+            method(batch, class_weight={0: 2.0})
+
+
 @pytest.mark.parametrize(
     "head",
     [MaskedLMHead, functools.partial(ClassificationHead, 3), SpanHead],

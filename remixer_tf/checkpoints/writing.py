@@ -67,13 +67,14 @@ class Checkpoints:
 
     Attributes:
         best_step: int, a step whose checkpoint stays, or None.
+        earlier_best: list of int, steps whose checkpoints stay as well.
         has_start: bool, whether there is a checkpoint of step 0, see `write_weights`.
         summary: dictionary, the restored checkpoint's summary, or {}.
     """
 
     def __init__(self, model_dir, engine, iterator, keep=3, keep_period=None):
         self.directory = checkpoint_directory(model_dir)
-        self.best_step = None
+        self.best_step, self.earlier_best = None, []
         self.summary = {}
         self.has_start = 0 in available_steps(self.directory)
         self._engine = engine
@@ -220,7 +221,8 @@ class Checkpoints:
             for old in available_steps(self.directory)[: -self._keep]:
                 for_good = self._keep_period and old % self._keep_period == 0
                 for_good = for_good or (old == 0 and self._frozen)
-                if old != self.best_step and not for_good:
+                best = self.best_step, *self.earlier_best
+                if old not in best and not for_good:
                     self._remove(old)
         except Exception as error:  # `check` raises it in the main thread.
             self._error = error

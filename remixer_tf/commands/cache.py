@@ -26,11 +26,9 @@ def run(options):
         options, ["runs/train.gin"], complete=False
     )
     from remixer_tf.configured import data_of_run
-    from remixer_tf.data.pipeline import get_task
     from remixer_tf.run import Run
 
-    # A run of an earlier version has the second.
-    if {settings.value(part, "cache_dir") for part in (Run, get_task)} != {None}:
+    if settings.value(Run, "cache_dir") is not None:
         raise UserError(
             "CACHE_DIR is what training reads. This command reads the task's source, "
             "and writes to --output_dir: leave CACHE_DIR out."

@@ -6,6 +6,7 @@ import graphlib
 import inspect
 import os
 
+from remixer_tf.arguments import TheRun
 from remixer_tf.checkpoints import versions
 from remixer_tf.configuration import parts
 from remixer_tf.configuration.bindings import (
@@ -297,7 +298,8 @@ def check_arguments(configuration):
 def _check_has_values(configuration, name, key, owner, place):
     """Raises a UserError if a reference in a parameter of `owner` lacks an argument."""
     parameter = place.removesuffix("[]")
-    needed = parts.needed(parts.find(key[1]).wrapped)
+    part = parts.find(key[1]).wrapped
+    needed = [x for x in parts.needed(part) if not parts.declares(part, x, TheRun)]
     given = []
     if not name.endswith("()"):  # else it is called without arguments
         holder = parts.parameters(parts.find(owner).wrapped).get(parameter)

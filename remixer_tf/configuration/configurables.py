@@ -33,7 +33,7 @@ NAMES = {
     "SuffixLMFeatureConverter",
     "remixer_tf.data.lengths": "LongExamples",
     "remixer_tf.data.masked_lm": "MaskedLMFeatureConverter",
-    "remixer_tf.data.pipeline": "Batching allowed_answers get_task train_dataset",
+    "remixer_tf.data.pipeline": "Batching allowed_answers train_dataset",
     "remixer_tf.data.spans": "SpanFeatureConverter",
     "remixer_tf.data.vocabularies": "byte_vocabulary sentencepiece_vocabulary "
     "vocabulary_size",

@@ -96,7 +96,12 @@ def with_new_names(statements):
     training. Raises a UserError if a file that training did not write, or the command
     line, has an old name.
     """
-    for statement in _with_tables(statements):
+    yield from _with_run([*_moved(_with_tables(statements))])
+
+
+def _moved(statements):
+    """Yields statements with new names for old ones."""
+    for statement in statements:
         old = ""
         if isinstance(statement, BindingStatement):
             old = f"{last(statement.selector)}.{statement.arg_name}"
@@ -160,6 +165,86 @@ def _with_tables(statements):
     for name, value in settings.items():
         owner, parameter = name.split(".")
         yield task._replace(scope="", selector=owner, arg_name=parameter, value=value)
+
+
+# What datasets and evaluations were bound to until 2026-11-27 is the run's now.
+_OF_RUN = {"name": "task", "vocabulary": "vocabulary"}
+_OF_RUN |= {"cache_dir": "cache_dir", "without": "without"}
+_HAVE_THE_RUN = {
+    f"{owner}.{parameter}": argument
+    for owners, parameter, argument in (
+        ("train_dataset vocabulary_size LossEvaluation DecodedEvaluation "
+         "ScoredEvaluation Pictures steps_in_epochs examples_per_epoch "
+         "allowed_answers", "task", "task"),
+        ("allowed_answers", "vocabulary", "vocabulary"),
+        ("train_dataset", "feature_lengths", "feature_lengths"),
+    )
+    for owner in owners.split()
+}  # fmt: skip
+
+
+def _with_run(statements):
+    """Yields statements in which datasets and evaluations have the run's task.
+
+    Files of earlier runs bind @get_task() and @Run() there. Raises a UserError if
+    another file, or the command line, names get_task.
+    """
+    told = {}  # {(scope, parameter): value} of get_task
+    run = {}  # {parameter: value} of `Run`
+    for statement in statements:
+        if not isinstance(statement, BindingStatement) or not statement.arg_name:
+            continue
+        owner = last(statement.selector)
+        if owner == "Run" and not statement.scope and _is_of_run(statement):
+            run[statement.arg_name] = statement.value
+        if owner == "get_task" and _is_of_run(statement):
+            told[statement.scope, statement.arg_name] = statement.value
+        elif owner == "get_task" or "get_task" in map(last, names_in(statement.value)):
+            _refuse_get_task(statement, owner)
+    for statement in statements:
+        if not (isinstance(statement, BindingStatement) and _is_of_run(statement)):
+            yield statement
+        else:
+            yield from _of_the_run(statement, told, run)
+
+
+def _refuse_get_task(statement, owner):
+    place = place_of(statement)
+    if _is_of_run(statement):
+        return
+    if owner == "get_task":
+        old = f"get_task.{statement.arg_name}"
+        new = _OF_RUN.get(statement.arg_name, "task")
+        raise UserError(f"{old} is Run.{new} now{place}.")
+    raise UserError(
+        f"@get_task() is no longer there{place}: what reads data has the run's task. "
+        f"Leave it out, or name a task, as {owner}.{statement.arg_name} = 'NAME'."
+    )
+
+
+def _of_the_run(binding, told, run):
+    """Yields what a binding of an earlier run's file has become."""
+    owner, parameter = last(binding.selector), binding.arg_name
+    if owner == "get_task":
+        # Scoped ones are the defaults of calls in a scope. In `a/get_task.name = ...`
+        # a user chose the task of an evaluation.
+        if not binding.scope and parameter in ("cache_dir", "without"):
+            yield binding._replace(selector="Run")
+        elif binding.scope and parameter == "name":
+            if binding.value != told.get(("", "name"), binding.value):
+                for part in ("LossEvaluation", "DecodedEvaluation", "ScoredEvaluation"):
+                    yield binding._replace(selector=part, arg_name="task")
+        return
+    value = binding.value
+    if isinstance(value, Name) and last(value) == "get_task":
+        scope = value.lstrip("@").rpartition("/")[0]
+        value = told.get((scope, "name"), told.get(("", "name"), run.get("task")))
+    argument = _HAVE_THE_RUN.get(f"{owner}.{parameter}")
+    if parameter == "run" and value == "@Run()":
+        return
+    if argument and argument in run and value in (run[argument], None):
+        return
+    yield binding._replace(value=value)
 
 
 def _renamed(binding, old, new):

@@ -3,6 +3,7 @@
 import functools
 import importlib
 import inspect
+import re
 import threading
 import typing
 
@@ -100,10 +101,19 @@ def parameters(function):
 
 
 def declares(function, name, kind):
-    """Whether a parameter of a function has an annotation, `kind` or `kind | None`."""
+    """Whether a parameter's annotation is `kind`, a subclass, or one of them | None."""
     known = parameters(function)
     annotation = known[name].annotation if name in known else None
-    return annotation is kind or kind in typing.get_args(annotation)
+    kinds = {kind, *kind.__subclasses__()}
+    if isinstance(annotation, str):  # as of `from __future__ import annotations`
+        names = re.findall(r"\w+", annotation)
+        return any(x.__name__ in names for x in kinds)
+    return annotation in kinds or not kinds.isdisjoint(typing.get_args(annotation))
+
+
+def accepted(function):
+    """Returns the names that a call takes, those of base classes through **kwargs."""
+    return [*(parameters if takes_any(function) else own_parameters)(function)]
 
 
 @functools.cache

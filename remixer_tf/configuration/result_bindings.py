@@ -25,7 +25,13 @@ _TRAINING = (
     "remixer_tf.data.vocabulary_training.",
 )
 _EVALUATION = "remixer_tf.evaluation."
-_HOW = ("dtype_policy", "engine", "seed")  # The settings of a result have the first.
+# The settings of a result have the policy; a cache has what its source gives.
+_HOW = ("dtype_policy", "engine", "seed", "cache_dir")
+_EVALUATIONS = {
+    "decoded": "DecodedEvaluation",
+    "loss": "LossEvaluation",
+    "scored": "ScoredEvaluation",
+}
 _WHICH_AND_WHEN = ("batch_size", "name", "period", "splits", "tables")
 
 
@@ -55,4 +61,21 @@ def evaluation_bindings(configuration):
             same = "/" not in scope and value == as_text(without.get(name))
             if not left_out and not same:
                 found[f"{scope}/{selector}.{name}"] = value
+    return _as_before(found)
+
+
+def _as_before(found):
+    """Adds what runs had besides until 2026-11-27, so that results keep their keys."""
+    data, of_run = "/remixer_tf.data.pipeline", "/remixer_tf.run.Run"
+    of_task = {"task": "name", "vocabulary": "vocabulary", "without": "without"}
+    for name, earlier in of_task.items():
+        if (value := found.get(f"{of_run}.{name}", "None")) != "None":
+            found[f"{data}.get_task.{earlier}"] = value
+            if name != "without":
+                found[f"{data}.allowed_answers.{name}"] = value
+    found.pop(f"{of_run}.without", None)
+    for module, name in _EVALUATIONS.items():
+        part = f"/remixer_tf.evaluation.{module}.{name}"
+        found.setdefault(f"{part}.task", "@get_task()")
+        found[f"{part}.run"] = "@Run()"
     return found

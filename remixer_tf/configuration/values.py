@@ -1,5 +1,6 @@
 """A configuration as a value: what gin text says, resolved where a part is called."""
 
+import contextvars
 import copy
 import functools
 import itertools
@@ -26,6 +27,8 @@ from remixer_tf.errors import UserError
 
 _FOLDERS = "remixer_tf.tasks.folders."  # Each `DataFolder` is a part with this start.
 _RUN = "remixer_tf.run.Run"
+# The configurations whose `Run` a thread makes, for an argument that is the run.
+_making = contextvars.ContextVar("making", default=())
 MACRO = "gin.macro"  # The binding of a macro is ("NAME", MACRO): {"value": ...}.
 TWO_FILES = (
     "(A run needs a model file and a run file, such as "
@@ -61,14 +64,14 @@ class Bound:
         names = parts.places(part)[: len(args)]
         values = self.configuration.written(*self._key)
         left = {k: x for k, x in values.items() if k not in kwargs and k not in names}
-        given = {*names, *kwargs}
+        runs = self._runs({*names, *kwargs, *left})
+        given = {*names, *kwargs, *runs}
         if missing := [k for k in parts.needed(part) if k not in {*given, *left}]:
             raise UserError(
                 f"{self.__name__} needs a value for {_listed(missing)}. Set it in a "
                 f"gin file, or with --gin.{self.__name__}.PARAMETER=VALUE. {TWO_FILES}"
             )
-        runs = self._runs({*given, *left})
-        self.configuration.note_defaults(self._key, self._entry, {*given, *left, *runs})
+        self.configuration.note_defaults(self._key, self._entry, {*given, *left})
         left = self._resolved(left) | runs
         if not self.scope:
             return part(*args, **left, **kwargs)
@@ -92,10 +95,30 @@ class Bound:
         """Returns the configuration's run, for arguments that are `TheRun`."""
         part = self.__wrapped__
         return {
-            name: Bound(self.configuration, _RUN)()
-            for name in parts.parameters(part)
+            name: self._run(name)
+            for name in parts.accepted(part)
             if name not in given and parts.declares(part, name, TheRun)
         }
+
+    def _run(self, name):
+        making = _making.get()
+        if self.configuration in making:
+            raise UserError(
+                f"values refer to each other in a circle: {self.__name__}.{name} is "
+                f"the run, and a value of the run uses @{self.__name__}(). Give one of "
+                "them another value."
+            )
+        token = _making.set((*making, self.configuration))
+        try:
+            return Bound(self.configuration, _RUN)()
+        finally:
+            _making.reset(token)
+
+    def __instancecheck__(self, value):
+        return isinstance(value, self.__wrapped__)
+
+    def __subclasscheck__(self, subclass):
+        return issubclass(subclass, self.__wrapped__)
 
     def __eq__(self, other):
         same = isinstance(other, Bound) and self._key == other._key

@@ -98,7 +98,8 @@ def data_of(run, task=None, feature_lengths=None):
         if task is None or feature_lengths is None:
             raise UserError("data need a run, or a task and feature_lengths.")
         return get_task(task), feature_lengths
-    task = run.get_task(True) if task is None else get_task(task, run.vocabulary)
+    own = task is None or task == run.task
+    task = run.get_task(True) if own else get_task(task, run.vocabulary)
     return task, run.feature_lengths if feature_lengths is None else feature_lengths
 
 

@@ -3,7 +3,7 @@
 import math
 import os
 
-from remixer_tf.checkpoints.whole_folder import write_json
+from remixer_tf.checkpoints.whole_folder import read_json, write_json
 from remixer_tf.errors import UserError, check_choices, nearest
 from remixer_tf.evaluation.results import metrics_by_name
 
@@ -59,14 +59,8 @@ class Best:
         ignored. Raises a ValueError if several evaluations give the metric. For the
         other arguments see `Evaluation.results`.
         """
-        values, givers = {}, {}
-        for evaluation in evaluations:
-            for result in evaluation.results(model_dir, model, bindings):
-                metrics = metrics_by_name(result)
-                if result["step"] <= step and self.metric in metrics:
-                    values[result["step"]] = metrics[self.metric]
-                    givers[id(evaluation)] = evaluation
-        self._check_one([*givers.values()])  # Names that could not be tried before.
+        values = self._values(model_dir, evaluations, model, bindings)
+        values = {of: value for of, value in values.items() if of <= step}
         numbers = {step: v for step, v in values.items() if not math.isnan(v)}
         if not numbers:
             return None, None, False
@@ -76,7 +70,37 @@ class Best:
         stop = self._patience is not None and since >= self._patience
         return step, numbers[step], stop
 
-    def write(self, model_dir, step, value):
+    def _values(self, model_dir, evaluations, model, bindings):
+        """Returns {step: value} of the known results."""
+        values, givers = {}, {}
+        for evaluation in evaluations:
+            for result in evaluation.results(model_dir, model, bindings):
+                metrics = metrics_by_name(result)
+                if self.metric in metrics:
+                    values[result["step"]] = metrics[self.metric]
+                    givers[id(evaluation)] = evaluation
+        self._check_one([*givers.values()])  # Names that could not be tried before.
+        return values
+
+    def earlier(self, model_dir, evaluations, model, bindings=None):
+        """Returns the steps in best.json that `find` no longer compares, a list.
+
+        Another configuration or version scored them, and their checkpoints stay.
+        """
+        best = read_json(os.path.join(model_dir, "best.json"))
+        best = best if isinstance(best, dict) else {}
+        steps = [*_integers(best.get("earlier_steps")), *_integers([best.get("step")])]
+        known = self._values(model_dir, evaluations, model, bindings) if steps else ()
+        return [step for step in dict.fromkeys(steps) if step not in known]
+
+    def write(self, model_dir, step, value, earlier=()):
         """Writes <model_dir>/best.json, for people and programs."""
         best = {"metric": self.metric, "step": step, "value": value}
+        if earlier:
+            best["earlier_steps"] = [*earlier]
         write_json(os.path.join(model_dir, "best.json"), best)
+
+
+def _integers(values):
+    values = values if isinstance(values, list) else []
+    return [value for value in values if type(value) is int]

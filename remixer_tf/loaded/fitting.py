@@ -14,7 +14,6 @@ from remixer_tf.checkpoints import reading
 from remixer_tf.configuration.bindings import RUN_FILE, literal, read_bindings
 from remixer_tf.configured import train_run
 from remixer_tf.data.eval_batches import read_examples
-from remixer_tf.data.pipeline import get_task
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.decoding import check_writes
 from remixer_tf.errors import (
@@ -236,16 +235,13 @@ def table_bindings(run, files, table):
     else:
         name, of = "fit/byte_vocabulary", []
     of.append(f"{name}.extra_ids = {vocabulary.extra_ids}")
-    data = {"vocabulary": f"@{name}()", "cache_dir": None, "without": []}
-    owners = {"Run": "task"}
-    if run.configuration.is_set(get_task, "name"):  # as earlier versions wrote runs
-        owners["get_task"] = "name"
-    for owner, task in owners.items():
-        of.append(f"{owner}.{task} = @fit/table_task()")
-        of += [f"{owner}.{argument} = {value}" for argument, value in data.items()]
     return [
         *of,
-        f"train_dataset.task = {'@get_task()' if 'get_task' in owners else None}",
+        "Run.task = @fit/table_task()",
+        f"Run.vocabulary = @{name}()",
+        "Run.cache_dir = None",
+        "Run.without = []",
+        "train_dataset.task = None",
         "fit/table_task.name = 'table'",
         "fit/TableRows.header = True",
         "fit/TableRows.columns = None",

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf import console
 from remixer_tf.checkpoints.reading import checkpoint_path, hash_checkpoint
 from remixer_tf.checkpoints.whole_folder import write_whole
 from remixer_tf.engines.engine import Host
@@ -159,11 +160,25 @@ class Evaluating:
             engine.host.barrier()
         if self.best is None:
             return
+        if resumed:
+            known = model_dir, self.evaluations, engine.model, bindings
+            checkpoints.earlier_best = self.best.earlier(*known)
+            self._say_earlier(checkpoints.earlier_best)
         checkpoints.best_step, value, self.stops_early = self.best.find(
             model_dir, self.evaluations, engine.model, step, bindings
         )
         if due and engine.host.index == 0 and value is not None:
-            self.best.write(model_dir, checkpoints.best_step, value)
+            step, earlier = checkpoints.best_step, checkpoints.earlier_best
+            self.best.write(model_dir, step, value, earlier)
+
+    def _say_earlier(self, steps):
+        if steps and self.session.engine.host.index == 0:
+            listed = ", ".join(map(str, steps))
+            console.say(
+                f"best.json: step {listed} was scored under another configuration or "
+                "version, and is not compared with later steps. Its checkpoint stays.",
+                "warning",
+            )
 
 
 @dataclasses.dataclass

@@ -11,7 +11,8 @@ import seqio
 from remixer_tf import configuration
 from remixer_tf.checkpoints.reading import restore_model
 from remixer_tf.commands import run_command
-from remixer_tf.data.pipeline import get_task, train_dataset
+from remixer_tf.data.epochs import examples_per_epoch
+from remixer_tf.data.pipeline import data_of, get_task, train_dataset
 from remixer_tf.data.vocabularies import vocabulary_size
 from remixer_tf.models.build import build_model, declare
 from remixer_tf.run import Run
@@ -140,34 +141,72 @@ def test_gin_configurable_on_a_layer_is_told(tmp_path, monkeypatch):
 PART_WITH_RUN = """
 import gin
 from remixer_tf.arguments import TheRun
+from remixer_tf.evaluation.loss import LossEvaluation
+from remixer_tf.run import Run
 
 @gin.register
 class AsksTheRun:
     def __init__(self, size, run: TheRun | None = None):
         self.size, self.run = size, run
+
+@gin.register
+class OwnEvaluation(LossEvaluation):
+    def __init__(self, task="mini_cogs", *, period=100):
+        lengths = {"inputs": 8, "targets": 8}
+        super().__init__(task, period=period, feature_lengths=lengths)
+
+@gin.register
+class WithOthers(LossEvaluation):
+    def __init__(self, **kwargs):
+        self.given = kwargs
+
+@gin.register
+def required(run: TheRun): return run
+
+@gin.register
+def quoted(run: "TheRun | None" = None): return run
+
+@gin.register
+def of_its_class(run: Run | None = None): return run
+
+@gin.register
+def is_of(kind, value=3):
+    return isinstance(value, kind), issubclass(bool, kind)
+
+@gin.register
+class Kind(int): pass
 """
 
 
-def test_a_part_receives_the_run(tmp_path, monkeypatch):
+@pytest.fixture
+def read_with_parts(tmp_path, monkeypatch):
+    """Reads a run of mini_cogs with bindings that may name PART_WITH_RUN."""
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "part_with_run.py").write_text(PART_WITH_RUN)
     (tmp_path / "cache").mkdir()
-    settings = configuration.read(
-        ["models/t5_1_1_tiny.gin", "runs/mini_cogs.gin"],
-        [
-            "VOCABULARY_FILE = 'words.model'",
-            "VOCABULARY = @byte_vocabulary()",
-            f"CACHE_DIR = '{tmp_path / 'cache'}'",
-            "train.evaluations = [@AsksTheRun(), @b/AsksTheRun(), @LossEvaluation()]",
-            "AsksTheRun.size = 3",
-            "b/AsksTheRun.run = None",
-            "LossEvaluation.task = 'cogs'",
-        ],
-        modules=["part_with_run"],
+
+    def read(*bindings):
+        return configuration.read(
+            ["models/t5_1_1_tiny.gin", "runs/mini_cogs.gin"],
+            [
+                "VOCABULARY_FILE = 'words.model'",
+                "VOCABULARY = @byte_vocabulary()",
+                f"CACHE_DIR = '{tmp_path / 'cache'}'",
+                *bindings,
+            ],
+            modules=["part_with_run"],
+        )
+
+    return read
+
+
+def test_a_part_receives_the_run(tmp_path, read_with_parts):
+    settings = read_with_parts(
+        "train.evaluations = [@AsksTheRun(), @b/AsksTheRun()]",
+        "AsksTheRun.size = 3",
+        "b/AsksTheRun.run = None",
     )
-    values = settings.bindings["", "remixer_tf.training.loop.train"]
-    asks, without, _ = values["evaluations"]
-    asks, without = settings.resolve(asks), settings.resolve(without)
+    asks, without = value_of(settings, "train.evaluations")
     run = settings.call(Run)
     assert (asks.run.task, asks.run.cache_dir) == ("mini_cogs", run.cache_dir)
     assert run.cache_dir == str(tmp_path / "cache") and without.run is None
@@ -179,3 +218,40 @@ def test_a_part_receives_the_run(tmp_path, monkeypatch):
     assert settings.call(vocabulary_size) == 384  # 259 bytes and 100 extra ids
     own = get_task("cogs", seqio.ByteVocabulary(extra_ids=300))
     assert settings.call(vocabulary_size, own) == 640
+    # The run's own task by its name has the run's cache, too.
+    with pytest.raises(FileNotFoundError, match=str(tmp_path / "cache")):
+        data_of(run, "mini_cogs")
+    assert data_of(run, "cogs")[0].name == "cogs"
+    with pytest.raises(FileNotFoundError, match=str(tmp_path / "cache")):
+        settings.call(examples_per_epoch)
+
+
+@pytest.mark.parametrize("part", ["required", "quoted", "of_its_class"])
+def test_ways_to_ask_for_the_run(read_with_parts, part):
+    settings = read_with_parts(f"train.evaluations = [@{part}()]")
+    (run,) = value_of(settings, "train.evaluations")
+    assert run.task == "mini_cogs"
+
+
+def test_evaluations_of_ones_own_get_what_their_call_takes(read_with_parts):
+    settings = read_with_parts("train.evaluations = [@OwnEvaluation(), @WithOthers()]")
+    own, others = value_of(settings, "train.evaluations")
+    assert own.period == 100 and others.given["run"].task == "mini_cogs"
+
+
+def test_a_value_of_the_run_cannot_ask_for_it(read_with_parts):
+    with pytest.raises(configuration.UserError, match="circle: quoted.run is the run"):
+        read_with_parts("Run.adapters = @quoted()").call(Run)
+
+
+def test_a_class_by_reference_is_one_for_isinstance(read_with_parts):
+    settings = read_with_parts(
+        "train.evaluations = [@is_of(), @b/is_of()]",
+        "is_of.kind = @Kind",
+        "b/is_of.kind = @AsksTheRun",
+    )
+    values = value_of(settings, "train.evaluations")
+    assert values == [(False, False), (False, False)]
+    (kind,) = [settings.written("", "part_with_run.is_of")["kind"]]
+    kind = settings.resolve(kind)
+    assert isinstance(kind(3), kind) and issubclass(kind.__wrapped__, kind)

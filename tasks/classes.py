@@ -35,7 +35,7 @@ def add_task(name, read_rows, splits, classes, pairs=True, shuffle_buffer_size=3
 def encoder_task(classes: Texts = (), spans: bool = False):
     """Makes a task without examples: how an encoder reads texts, one or two.
 
-    The `seqio.Task` is not in seqio's registry. `get_task.vocabulary` replaces bytes.
+    The `seqio.Task` is not in seqio's registry. `Run.vocabulary` replaces bytes.
 
     Args:
         classes: list of str, the classes of a classifier in the order of their ids;

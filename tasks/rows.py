@@ -56,7 +56,7 @@ TOKENIZE_KEEPING_EOS = (*TOKENIZE[:-1], seqio.preprocessors.append_eos_after_tri
 
 
 def byte_features(names=("inputs", "targets"), extra_ids=0, add_eos=True):
-    """Returns features of text in bytes, which `get_task.vocabulary` replaces."""
+    """Returns features of text in bytes, which `Run.vocabulary` replaces."""
     feature = seqio.Feature(byte_vocabulary(extra_ids), add_eos=add_eos)
     return dict.fromkeys(names, feature)
 

@@ -15,7 +15,7 @@ C4 has `rate_unsupervised.value` (1e6 unless gin sets it), every other task the 
 of its training examples, up to `rate_num_examples.maximum` (no limit unless gin sets
 it). Neither paper gives the values of its runs; these are T5's defaults.
 `en_mix_text_span_corruption` has your text files, `text_span_corruption`, in place of
-C4. `get_task.without` leaves out tasks whose files are missing.
+C4. `Run.without` leaves out tasks whose files are missing.
 """
 
 import seqio

@@ -89,7 +89,7 @@ def table_task(
 ):
     """Makes a `seqio.Task` from tables; it is not in seqio's registry.
 
-    Examples have `inputs` and `targets` (in bytes unless `get_task.vocabulary` is set,
+    Examples have `inputs` and `targets` (in bytes unless `Run.vocabulary` is set,
     with EOS), their texts `*_pretokenized`, and the row's `line`. `LongExamples` counts
     the rows that are too long for the model.
 

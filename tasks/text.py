@@ -176,7 +176,7 @@ def text_task(
 ):
     """Makes a `seqio.Task` from text; it is not in seqio's registry.
 
-    It is in bytes unless `get_task.vocabulary` is set. `python -m remixer_tf cache`
+    It is in bytes unless `Run.vocabulary` is set. `python -m remixer_tf cache`
     keeps the documents' tokens, so that every epoch is corrupted anew.
 
     Args:

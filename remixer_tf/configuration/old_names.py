@@ -228,8 +228,8 @@ def _of_the_run(binding, told, run):
     if owner == "get_task":
         # Scoped ones are the defaults of calls in a scope. In `a/get_task.name = ...`
         # a user chose the task of an evaluation.
-        if not binding.scope and parameter in ("cache_dir", "without"):
-            yield binding._replace(selector="Run")
+        if not binding.scope and _OF_RUN[parameter] not in run:
+            yield binding._replace(selector="Run", arg_name=_OF_RUN[parameter])
         elif binding.scope and parameter == "name":
             if binding.value != told.get(("", "name"), binding.value):
                 for part in ("LossEvaluation", "DecodedEvaluation", "ScoredEvaluation"):

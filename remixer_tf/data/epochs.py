@@ -23,7 +23,8 @@ def examples_per_epoch(task=None, split: Text = "train", *, run: TheRun | None =
     Raises a ValueError if it lacks the split, a source does not know its number, or a
     task joins or cuts its source's examples, as span corruption does.
     """
-    task, total = run.get_task(True) if task is None else get_task(task), 0
+    task = run.get_task(True) if task is None and run else get_task(task)
+    total = 0
     check_split(task, split)
     for subtask in seqio.get_subtasks(task):
         if not has_split(subtask, split):

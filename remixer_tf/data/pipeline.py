@@ -116,7 +116,7 @@ def allowed_answers(strings, task=None, vocabulary=None, *, run: TheRun | None =
         raise UserError(
             f"strings must be a list of str. Received: strings={strings!r:.200}"
         )
-    task = run.get_task() if task is None else get_task(task, vocabulary)
+    task = run.get_task() if task is None and run else get_task(task, vocabulary)
     vocabulary = task.output_features["targets"].vocabulary
     if message := describe_changed_answers(vocabulary, strings):
         logging.warning("allowed_answers: %s.", message)

@@ -114,6 +114,8 @@ def vocabulary_size(task: Task | None = None, *, run: TheRun | None = None):
     VOCAB_SIZE = @vocabulary_size() in gin. The task has the model's vocabularies; None
     for the run's.
     """
+    if task is None and run is None:
+        raise UserError("vocabulary_size needs a task, or a run that has one.")
     task = run.get_task() if task is None else task
     features = filter(is_text, task.output_features.values())
     size = max(feature.vocabulary.vocab_size for feature in features)

@@ -397,7 +397,7 @@ def test_the_written_configuration_keeps_the_order_of_sublayers(tmp_path):
 
 def test_a_users_error_is_one_line_and_a_bug_is_not(capsys):
     with pytest.raises(SystemExit) as exit_, errors_in_one_line():
-        part_of(parse(), "get_task")(name="no_such_task")
+        part_of(parse(), "Run")(model=None, task="no_such_task").get_task()
     assert exit_.value.code == 2
     message = capsys.readouterr().err
     assert message.startswith("error: No task or mixture is registered")

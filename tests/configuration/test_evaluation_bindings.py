@@ -35,6 +35,7 @@ def test_training_alone_does_not_count():
         ["DecodedEvaluation.splits = ['test']", "DecodedEvaluation.batch_size = 3"],
         ["EncoderDecoder.tied_logits = False"],  # as it is by default
         ["VOCABULARY_FILE = 'a copy'"],
+        ["CACHE_DIR = 'moved'"],
     ):
         assert bindings(*more) == one, more
 
@@ -74,3 +75,21 @@ def test_what_training_wrote_says_the_same(tmp_path):
     assert "EncoderDecoder.tied_logits = False" in text  # Defaults are spelled.
     path.write_text(text)
     assert evaluation_bindings(configuration.read([str(path)], [])) == one
+
+
+def test_results_of_earlier_versions_keep_their_keys():
+    """What runs of 2026-11-26 bound besides."""
+    found = bindings("Run.without = ['a']")
+    data, of = "/remixer_tf.data.pipeline", "/remixer_tf.evaluation"
+    expected = {
+        f"{data}.allowed_answers.task": "'mini_cogs'",
+        f"{data}.get_task.name": "'mini_cogs'",
+        f"{data}.get_task.without": "['a']",
+    }
+    for part in ("decoded.Decoded", "loss.Loss", "scored.Scored"):
+        expected[f"{of}.{part}Evaluation.run"] = "@Run()"
+        expected[f"{of}.{part}Evaluation.task"] = "@get_task()"
+    assert expected.items() <= found.items()
+    names = {name for name in found if name.startswith((data, of))} - expected.keys()
+    assert not {name for name in names if name.endswith((".task", ".run", ".name"))}
+    assert "/remixer_tf.run.Run.without" not in found

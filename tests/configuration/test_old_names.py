@@ -121,3 +121,59 @@ def test_new_names_are_there_and_old_ones_are_not():
         if new is not None:
             owner, parameter = new.partition(" ")[0].split(".")
             assert parameter in parameters(known[owner])
+
+
+BEFORE = """
+LossEvaluation.run = @Run()
+LossEvaluation.task = @get_task()
+VOCAB_SIZE/get_task.name = %TASK
+VOCAB_SIZE/vocabulary_size.task = @get_task()
+get_task.cache_dir = {cache!r}
+get_task.name = %TASK
+get_task.vocabulary = %VOCABULARY
+get_task.without = ['bb']
+Run.task = %TASK
+Run.vocabulary = %VOCABULARY
+Run.feature_lengths = {{'inputs': 8, 'targets': 8}}
+TASK = 'mini_cogs'
+VOCABULARY = @byte_vocabulary()
+train_dataset.feature_lengths = {{'inputs': 8, 'targets': 8}}
+train_dataset.task = @get_task()
+b/get_task.name = 'cogs'
+evaluate.evaluations = [@LossEvaluation(), @b/LossEvaluation()]
+"""
+
+
+def test_what_read_data_before_it_had_the_run(tmp_path):
+    path = tmp_path / "operative_config.gin"
+    path.write_text(BEFORE.format(cache=str(tmp_path)))
+    settings = configuration.read([str(path)], [], complete=False)
+    run = settings.call(Run, model=None)
+    assert (run.cache_dir, run.without) == (str(tmp_path), ["bb"])
+    for owner in ("train_dataset", "LossEvaluation", "vocabulary_size"):
+        assert value_of(settings, f"{owner}.task") is None
+    text = settings.text()
+    assert "get_task" not in text and "@Run()" not in text
+    assert "b/LossEvaluation.task = 'cogs'" in text
+    # The command line has the last word, as it had.
+    for binding in ("TASK = 'cogs'", "Run.task = 'cogs'"):
+        settings = configuration.read([str(path)], [binding], complete=False)
+        assert settings.call(Run, model=None).task == "cogs"
+        assert value_of(settings, "train_dataset.task") is None
+
+
+@pytest.mark.parametrize(
+    ("binding", "words"),
+    [
+        ("get_task.without = ['a']", "get_task.without is Run.without now"),
+        ("get_task.cache_dir = 'a'", "get_task.cache_dir is Run.cache_dir now"),
+        ("a/get_task.name = 'a'", "get_task.name is Run.task now"),
+        ("LossEvaluation.task = @get_task()", "LossEvaluation.task = 'NAME'"),
+    ],
+)
+def test_a_user_is_told_that_the_run_has_the_task(tmp_path, binding, words):
+    with pytest.raises(UserError, match=re.escape(words)):
+        configuration.read([], [binding], complete=False)
+    (tmp_path / "own.gin").write_text(f"{binding}\n")
+    with pytest.raises(UserError, match=f"{re.escape(words)}.*own.gin|own.gin.*"):
+        configuration.read([str(tmp_path / "own.gin")], [], complete=False)

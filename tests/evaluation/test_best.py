@@ -213,6 +213,21 @@ def test_stops_early_and_keeps_the_best_checkpoint(tmp_path, capsys):
     assert json.loads((tmp_path / "best.json").read_text())["step"] == 9
 
 
+def test_a_best_step_of_another_configuration_stays(tmp_path, capsys):
+    """Its value does not compare with later ones; its checkpoint may be all one has."""
+    run(tmp_path, 4, Planned({2: 5.0, 4: 1.0}), patience=None)
+    assert json.loads((tmp_path / "best.json").read_text())["step"] == 2
+    second, third = {4: 0.0, 6: 1.0, 8: 0.5}, {8: 0.0, 10: 2.0, 12: 1.0}
+    for last, values in ((8, second), (12, third)):
+        capsys.readouterr()
+        run(tmp_path, last, Planned(values), patience=None)
+        shown = capsys.readouterr().out
+        assert "step 2" in shown and "Its checkpoint stays" in shown
+    best = json.loads((tmp_path / "best.json").read_text())
+    assert (best["step"], best["earlier_steps"]) == (10, [2, 6])
+    assert available_steps(tmp_path / "checkpoints") == [2, 6, 10, 12]
+
+
 @pytest.mark.slow
 def test_a_run_killed_before_its_evaluation_does_it_when_it_goes_on(tmp_path):
     class Killed(Planned):

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import inspect
 import os
 import shutil
 import tempfile
@@ -30,6 +31,7 @@ from remixer_tf.models.adapters import has_lora
 from remixer_tf.models.build import build_model, check_memory, machine_memory
 from remixer_tf.run import Run
 from remixer_tf.tasks.folders import data_folders
+from remixer_tf.tasks.tables import table_task
 from remixer_tf.weights.run import write_run
 
 Path = str | os.PathLike
@@ -97,7 +99,7 @@ class TableMethods:
         )
         begun = os.path.exists(os.path.join(model_dir, RUN_FILE))
         if begun:
-            check_continues(model_dir, train)
+            check_continues(model_dir, configuration)
         engine, _ = self.run.without_adapters().restore()
         with no_folder_if_refused(model_dir):
             run = configuration.call(Run)
@@ -187,15 +189,32 @@ def no_folder_if_refused(model_dir):
         raise
 
 
-def check_continues(model_dir, train):
-    """Raises a UserError unless `fit` began the run in a folder, on the same table."""
+def check_continues(model_dir, configuration):
+    """Raises a UserError unless `fit` began the run in a folder, on the same table.
+
+    `configuration` is that of this call, see `table_bindings`. Metrics and the table of
+    `validation` may differ.
+    """
     begun = read_bindings(os.path.join(model_dir, RUN_FILE))
     files = ast.literal_eval(begun.get("fit/table_task.files", "{}"))
-    if files.get("train") != _absolute(train):
+    defaults = inspect.signature(table_task).parameters
+    table = {name: x.default for name, x in defaults.items()}
+    table |= configuration.bound(table_task, "fit").arguments()
+    if files.get("train") != table.pop("files")["train"]:
         raise UserError(
             f"{model_dir} has another run already, of "
             f"{files.get('train', 'a task of its own')}. Name a new folder."
         )
+    for name, value in table.items():
+        if name in ("metrics", "rows"):  # The second are `fit`'s own.
+            continue
+        earlier = begun.get(f"fit/table_task.{name}", literal(value))
+        if earlier != literal(value):
+            raise UserError(
+                f"{model_dir} has another run already, of a table with "
+                f"{name}={earlier:.200}. Received: {name}={value!r:.200}. Name a new "
+                "folder."
+            )
 
 
 def table_bindings(run, files, table):

@@ -12,9 +12,11 @@ import pytest
 import tensorflow as tf
 
 import remixer_tf as rt
+from remixer_tf import configuration
 from remixer_tf.commands import run_command
 from remixer_tf.data.vocabulary_training import train_vocabulary
 from remixer_tf.errors import MissingFileError, UserError
+from remixer_tf.loaded.fitting import check_continues
 from tests.tiny_run import TEXTS
 from tests.weights import numpy_t5, published
 
@@ -351,9 +353,30 @@ def test_trains_on_and_evaluates_a_table(bytes_run, tmp_path):
     for mine in (folder, run.model_dir):
         with pytest.raises(UserError, match="has another run already, of .*new folder"):
             run.fit(dev, mine, steps=6)
+    with pytest.raises(UserError, match="table with inputs='{question}'. Received"):
+        other = {**options, "table": {**columns, "inputs": "{answer}"}}
+        run.fit(table, folder, steps=4, **other)
     assert not (tmp_path / "other").exists()
     with pytest.raises(ValueError, match="table must be the path of a file"):
         run.evaluate(3)
+
+
+def test_a_fit_resumes_on_its_own_table(tmp_path):
+    def fitted(*bindings, files="{'train': 'a.tsv'}"):
+        own = ["inputs = '{a}'", "targets = '{b}'", f"files = {files}", *bindings]
+        own = [f"fit/table_task.{binding}" for binding in own]
+        return configuration.read([], own, complete=False)
+
+    (tmp_path / "operative_config.gin").write_text(fitted().text())
+    both = "{'train': 'a.tsv', 'validation': 'b.tsv'}"
+    for same in (fitted(), fitted("metrics = ['bleu']"), fitted(files=both)):
+        check_continues(tmp_path, same)
+    for other, message in (
+        (fitted("inputs = '{c}'"), "inputs='{a}'. Received: inputs='{c}'. Name a new"),
+        (fitted(files="{'train': 'b.tsv'}"), "another run already, of a.tsv. Name"),
+    ):
+        with pytest.raises(UserError, match=message):
+            check_continues(tmp_path, other)
 
 
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps])

@@ -28,7 +28,9 @@ def write_configuration(model_dir, text, step):
     """Writes operative_config.gin, and keeps an earlier one with other bindings.
 
     It becomes operative_config_<step>.gin, of the step that the run continues from.
-    Returns a str, the bindings that have changed; "" for none.
+    Returns a str, the bindings that have changed; "" for none. At step 0 new bindings
+    are no change: a run of published weights has not called training's parts yet, and
+    so lacks their defaults.
     """
     path = os.path.join(model_dir, "operative_config.gin")
     earlier, message = text, ""
@@ -39,7 +41,7 @@ def write_configuration(model_dir, text, step):
     changes = [
         f"  {name}: {_short(old.get(name))}, now {_short(new.get(name))}"
         for name in {**new, **old}
-        if old.get(name) != new.get(name)
+        if old.get(name) != new.get(name) and (step or name in old)
     ]
     if changes:
         kept = os.path.join(model_dir, f"operative_config_{step}.gin")

@@ -35,6 +35,7 @@ from remixer_tf.evaluation.results import write_result
 from remixer_tf.optimizers.schedules import WarmupConstant
 from remixer_tf.run import Run
 from remixer_tf.training import progress
+from remixer_tf.training.run_files import write_configuration
 from remixer_tf.training.settings import Watching
 from remixer_tf.training.stop_signal import PREEMPTED, StopSignal
 from remixer_tf.training.timed_batches import TimedBatches
@@ -325,6 +326,16 @@ def test_a_changed_configuration_is_told_and_the_earlier_one_kept(tmp_path, caps
     assert (tmp_path / "operative_config.gin").read_text() == new
     assert old in kept.read_text()
     assert go_on(4, "".join(f"M{i} = {i}\n" for i in range(20))).count("now") == 10
+
+
+def test_defaults_that_training_adds_to_a_new_run_are_no_change(tmp_path):
+    """A run of published weights lacks those of parts that only training calls."""
+    file = tmp_path / "operative_config.gin"
+    file.write_text("f.a = 1\nf.b = 2\n")
+    assert write_configuration(str(tmp_path), "f.a = 1\nf.b = 2\nf.c = 3\n", 0) == ""
+    assert [*tmp_path.iterdir()] == [file] and "f.c" in file.read_text()
+    changed = write_configuration(str(tmp_path), "f.a = 2\nf.b = 2\nf.c = 3\n", 0)
+    assert changed.endswith("operative_config_0.gin:\n  f.a: 1, now 2")
 
 
 def test_training_again_says_that_it_is_done(tmp_path, capsys):

@@ -31,7 +31,7 @@ def run(options):
     if settings.value(Run, "cache_dir") is not None:
         raise UserError(
             "CACHE_DIR is what training reads. This command reads the task's source, "
-            "and writes to --output_dir: leave CACHE_DIR out."
+            "and writes to --output_dir: add --gin.CACHE_DIR=None."
         )
     from remixer_tf.data.caching import write_caches
 

@@ -179,7 +179,7 @@ def test_the_command(corpus, tmp_path, capsys, clear_gin):
         f"{tmp_path}/text_span_corruption train: {stats} max" in capsys.readouterr().out
     )
     assert len(list(tmp_path.glob("*/train.tfrecord-*-of-00002"))) == 2
-    with pytest.raises(UserError, match="leave CACHE_DIR out"):
+    with pytest.raises(UserError, match="add --gin.CACHE_DIR=None"):
         run_command("cache", [*arguments, "--gin.CACHE_DIR='x'"])
 
 

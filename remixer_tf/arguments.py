@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import inspect
 import math
+import numbers
 import os
 import types
 import typing
@@ -29,6 +30,7 @@ from remixer_tf.errors import (
     check_numbers,
     check_paths,
     check_range,
+    is_numpy_bool,
 )
 
 
@@ -140,12 +142,24 @@ Path = Annotated[
 ]
 
 
+def as_python(value):
+    """Returns Python's int, float or bool for NumPy's; another value as it is.
+
+    Keras takes no `np.int64` for a size, and gin text and JSON have none.
+    """
+    if type(value).__module__ != "numpy":
+        return value
+    is_number = isinstance(value, numbers.Real) or is_numpy_bool(value)
+    return value.item() if is_number else value
+
+
 def checked(function: F) -> F:
     """Checks the arguments of each call as the function's signature declares them.
 
     Only those that are given are checked, before the function runs. bool takes True and
-    False alone, and `X | None` takes None too. The first call reads the types, so that
-    one in quotes may be defined later.
+    False alone, and `X | None` takes None too. NumPy's numbers are handed on as
+    Python's. The first call reads the types, so that one in quotes may be defined
+    later.
 
     Raises a UserError at the first call for a type that cannot be read, and for a union
     of several types of which one has a check.
@@ -182,7 +196,8 @@ def checked(function: F) -> F:
         for name, value in kwargs.items():
             if check := by_name.get(name, others):
                 check(name, value)
-        return function(*args, **kwargs)
+        kwargs = {name: as_python(value) for name, value in kwargs.items()}
+        return function(*map(as_python, args), **kwargs)
 
     call.__signature__ = signature  # gin and Keras look for no __wrapped__.
     return cast(F, call)
@@ -192,10 +207,14 @@ def check_fields(instance: Any) -> None:
     """Checks the fields of a dataclass, those of its subclasses too, by their types.
 
     Call it in `__post_init__`. A subclass with a `__post_init__` of its own calls
-    super's. Types and errors: see `checked`.
+    super's. A field that holds a number of NumPy's gets Python's. Types and errors: see
+    `checked`.
     """
     for name, check in _field_checks(type(instance)):
-        check(name, getattr(instance, name))
+        value = getattr(instance, name)
+        check(name, value)
+        if (own := as_python(value)) is not value:
+            object.__setattr__(instance, name, own)  # It may be frozen.
 
 
 @functools.cache

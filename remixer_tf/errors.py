@@ -127,7 +127,7 @@ def check_choices(choices, /, **arguments):
     """Raises a ValueError unless each argument is one of the choices."""
     for name, value in arguments.items():
         # 1 is not True.
-        kind = bool if _is_numpy_bool(value) else type(value)
+        kind = bool if is_numpy_bool(value) else type(value)
         if not any(issubclass(kind, type(c)) and value == c for c in choices):
             words = [c for c in choices if isinstance(c, str)]
             near = nearest(value, words) if isinstance(value, str) else ""
@@ -140,7 +140,7 @@ def check_choices(choices, /, **arguments):
 def check_flags(**arguments):
     """Raises a UserError unless each argument is True or False."""
     for name, value in arguments.items():
-        if not isinstance(value, bool) and not _is_numpy_bool(value):
+        if not isinstance(value, bool) and not is_numpy_bool(value):
             raise UserError(
                 f"{name} must be True or False. Received: {name}={value!r:.200}"
             )
@@ -192,7 +192,8 @@ def check_unicode(text):
         ) from None
 
 
-def _is_numpy_bool(value):
+def is_numpy_bool(value):
+    """Whether a value is a bool of NumPy, which is not imported for it."""
     kind = type(value)
     return kind.__module__ == "numpy" and kind.__name__.startswith("bool")
 

@@ -5,6 +5,7 @@ import inspect
 from typing import Annotated
 
 import gin
+import numpy as np
 import pytest
 
 from remixer_tf.arguments import (
@@ -21,6 +22,7 @@ from remixer_tf.arguments import (
     one_of,
 )
 from remixer_tf.errors import UserError
+from remixer_tf.layers import SelfAttention
 from remixer_tf.models import Lora
 from remixer_tf.objectives.objective import Objective
 from remixer_tf.training.settings import Checkpointing
@@ -76,6 +78,25 @@ def test_what_is_declared_may_be_given():
         declared(3, "0")  # by its position
     with pytest.raises(TypeError, match="missing 1 required positional argument"):
         declared()
+
+
+def test_numbers_of_numpy_become_pythons():
+    @checked
+    def given(size: PositiveInt, *more, rate: Rate = 0, flag: bool = False, **others):
+        return size, *more, rate, flag, *others.values()
+
+    array = np.ones(1)
+    found = given(
+        np.int64(2), np.uint8(1), rate=np.float32(0.5), flag=np.True_, a=array
+    )
+    assert [*map(type, found)] == [int, int, float, bool, np.ndarray]
+    assert found == (2, 1, 0.5, True, array)
+    assert type(Settings(np.int64(3)).period) is int
+    attention = SelfAttention(np.int64(2), d_kv=np.int64(4))
+    attention.build((1, 3, 8))
+    again = SelfAttention.from_config(attention.get_config())
+    again.build((1, 3, 8))
+    assert again.count_params() == attention.count_params() == 4 * 8 * 8
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,14 @@ import signal
 import sys
 import threading
 
+import remixer_tf
+
+if getattr(remixer_tf, "__file__", None) is None:
+    sys.exit(
+        f"error: Python takes the folder {os.path.abspath('remixer_tf')} for the "
+        "package. Use `remixer_tf COMMAND` here, or start in another folder."
+    )
+
 from remixer_tf import __version__, console
 from remixer_tf.commands import (
     COMMANDS,

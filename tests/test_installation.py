@@ -72,6 +72,16 @@ def test_protobuf_is_as_new_as_what_generated_the_libraries():
     assert Version(declared) >= max(map(Version, generated))
 
 
+def test_a_folder_that_has_the_packages_name(tmp_path):
+    """In the folder above a clone, Python takes the clone for the package."""
+    (tmp_path / "remixer_tf").mkdir()
+    code = f"import runpy; runpy.run_path({str(ROOT / 'remixer_tf/__main__.py')!r})"
+    command = [sys.executable, "-S", "-c", code]  # -S: without what is installed
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: Python takes the folder {tmp_path}/remixer_tf for")
+
+
 def test_tensorflow_and_tensorflow_text_match():
     minor = {
         metadata.version(name).rsplit(".", 1)[0]

@@ -51,9 +51,10 @@ def _reads_batches(method):
 class KerasModel(SavesParts, keras.Model):
     """A model that `fit` trains, on its own batches or on (batch, targets, weights).
 
-    A batch alone has targets and weights under seqio's names. The loss is what
-    `compile` got, which sees them so; without one it is `CrossEntropy()`, T5's. Models
-    that give vectors (`EmbeddingHead`) need one. A weight for each row, `[batch]` or
+    A batch alone has targets and weights under seqio's names. Those of a classifier may
+    be `[batch]`, or each class' share, `[batch, classes]`. The loss is what `compile`
+    got, which sees them so; without one it is `CrossEntropy()`, T5's. Models that give
+    vectors (`EmbeddingHead`) need one. A weight for each row, `[batch]` or
     `[batch, 1]`, counts for all targets in it; next to a batch alone, it multiplies the
     batch's own weights. Losses that layers sow, such as those that balance experts, are
     added, each with the weight 1. Metrics in `compile`'s `weighted_metrics` see the

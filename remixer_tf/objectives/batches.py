@@ -95,7 +95,8 @@ def weights_of_targets(weights, shape):
     """
     weights = ops.convert_to_tensor(weights)
     if getattr(weights.shape, "rank", 0) is None:  # Keras chose its rank in a graph.
-        return ops.reshape(weights, (shape[0], -1)) * ops.ones(shape, weights.dtype)
+        weights = ops.reshape(weights, (shape[0], -1)) * ops.ones(shape, weights.dtype)
+        return ops.reshape(weights, shape)  # Its axes are known.
     rows = weights.shape[0] if len(weights.shape) else 1
     fits = rows in (1, None, shape[0]) if isinstance(shape[0], int) else True
     if fits and tuple(weights.shape[1:]) in ((), (1,)):

@@ -169,10 +169,11 @@ def test_keras_takes_a_class_and_a_weight_for_each_image(given):
     elif given == "shares":
         y = np.eye(CLASSES, dtype="float32")[labels]
 
-    def scores(y, w):
-        data = {}, y, logits, w
+    def scores(y, w, x):
+        x = ops.reshape(x, (-1, 1, CLASSES))
+        data = {}, y, x, w
         if given == "in the batch":
-            data = {"labels": y, "label_weights": w}, None, logits
+            data = {"labels": y, "label_weights": w}, None, x
         return model.compute_loss(*data), model.compute_metrics(*data)
 
     loss = keras.losses.SparseCategoricalCrossentropy(
@@ -180,9 +181,9 @@ def test_keras_takes_a_class_and_a_weight_for_each_image(given):
     )
     expected = float(loss(labels, logits[:, 0], weights))
     right = np.mean(logits[:, 0].argmax(axis=1) == labels)
-    for function in (scores, of_unknown_ranks(scores, y, w)):
+    for function in (scores, of_unknown_ranks(scores, y, w, logits)):
         model.reset_metrics()
-        found, metrics = function(ops.convert_to_tensor(y), ops.convert_to_tensor(w))
+        found, metrics = function(*map(ops.convert_to_tensor, (y, w, logits)))
         np.testing.assert_allclose(float(found), expected, rtol=1e-6)
         if given != "shares":
             np.testing.assert_allclose(float(metrics["accuracy"]), right)

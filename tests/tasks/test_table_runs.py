@@ -50,7 +50,7 @@ def own_run(tmp_path):
 def test_gin_makes_the_same_task_again(tmp_path, own_run):
     file, bindings = own_run
     settings = configuration.read([file], bindings)
-    task = part_of(settings, "get_task")()
+    task = part_of(settings, "Run")(model=None).get_task()
     vocabulary = task.output_features["inputs"].vocabulary
     assert isinstance(vocabulary, seqio.SentencePieceVocabulary)
     assert vocabulary.decode(vocabulary.encode("say ax")) == "say ax"
@@ -59,7 +59,7 @@ def test_gin_makes_the_same_task_again(tmp_path, own_run):
     written = write(tmp_path / "operative_config.gin", settings.text())
     gin.clear_config()
     settings = configuration.read([written], [])
-    again = part_of(settings, "get_task")()
+    again = part_of(settings, "Run")(model=None).get_task()
     assert [e["inputs"].tolist() for e in examples_of(again)] == before
     assert again.name == "words" and len(before) in (8, 9)
     assert (tmp_path / "own.model").read_bytes() == trained
@@ -127,7 +127,7 @@ def test_a_module_of_the_command_line_is_remembered(tmp_path, monkeypatch):
         modules=options.module_import,
     )
     assert get_task("of_module").name == "of_module"
-    assert part_of(settings, "get_task")().name == "of_module"
+    assert part_of(settings, "Run")(model=None).get_task().name == "of_module"
     seqio.TaskRegistry.remove("of_module")
     text = settings.text()
     assert "import named_module\n" in text and "import json\n" in text

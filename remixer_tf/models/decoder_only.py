@@ -72,7 +72,7 @@ class DecoderOnly(TextWriter):
 
     def call(self, batch: Batch, training: bool = False, logits: bool = True) -> Tensor:
         check_tokens(batch, "decoder_input_tokens")
-        check_known_ids(batch, self)
+        check_known_ids(batch, self, "decoder_input_tokens")
         if "encoder_input_tokens" in batch:
             raise UserError(
                 "A language model reads inputs and targets in one row. Received: a "

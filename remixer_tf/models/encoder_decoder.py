@@ -79,8 +79,9 @@ class EncoderDecoder(TextWriter):
         }
 
     def call(self, batch: Batch, training: bool = False, logits: bool = True) -> Tensor:
-        check_tokens(batch, "encoder_input_tokens", "decoder_input_tokens")
-        check_known_ids(batch, self)
+        names = "encoder_input_tokens", "decoder_input_tokens"
+        check_tokens(batch, *names)
+        check_known_ids(batch, self, *names)
         context = self.encode(batch, training=training)
         context = self._read_targets(context, batch)
         x = self.token_embedding(batch["decoder_input_tokens"])

@@ -122,7 +122,7 @@ class EncoderOnly(KerasModel):
 
     def call(self, batch: Batch, training: bool = False, logits: bool = True) -> Tensor:
         check_tokens(batch, "encoder_input_tokens")
-        check_known_ids(batch, self)
+        check_known_ids(batch, self, "encoder_input_tokens")
         x, context = self.encode(batch, training=training)
         if not logits:
             return self.head.hidden(x, batch)

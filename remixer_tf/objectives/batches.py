@@ -63,14 +63,15 @@ def check_ids(batch, model):
 _ARRAYS = ("ndarray", "EagerTensor", "ArrayImpl")
 
 
-def check_known_ids(batch, model):
-    """As `check_ids`, but for tensors of a program that is compiled.
+def check_known_ids(batch, model, *names):
+    """As `check_ids`, of these names or all; but for tensors of a compiled program.
 
     Without a check an engine reads NaN or another row, or raises an error that names
     neither batch nor model.
     """
     if isinstance(batch, Mapping):
-        known = {k: x for k, x in batch.items() if type(x).__name__ in _ARRAYS}
+        read = {k: x for k, x in batch.items() if not names or k in names}
+        known = {k: x for k, x in read.items() if type(x).__name__ in _ARRAYS}
         check_ids(known, model)
 
 

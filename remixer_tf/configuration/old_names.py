@@ -1,7 +1,7 @@
 """Names that gin knew before: a run's own file may have them, a user's may not.
 
-Runs are read that were written on 2026-11-22 or later. Those of gMLP, aMLP and sMLP are
-read from 2026-11-25 on: before, the gate of a block was no layer of its own.
+Runs are read that were written on 2026-11-22 or later. Runs of gMLP, aMLP and sMLP are
+read from 2026-11-25 on. Earlier gates were no layers of their own.
 """
 
 import os
@@ -167,9 +167,8 @@ def _with_tables(statements):
         yield task._replace(scope="", selector=owner, arg_name=parameter, value=value)
 
 
-# What datasets and evaluations were bound to until 2026-11-27 is the run's now.
-_OF_RUN = {"name": "task", "vocabulary": "vocabulary"}
-_OF_RUN |= {"cache_dir": "cache_dir", "without": "without"}
+# Until 2026-11-27 these were bound to get_task and to macros. Now they have the run's
+# own arguments.
 _HAVE_THE_RUN = {
     f"{owner}.{parameter}": argument
     for owners, parameter, argument in (
@@ -191,35 +190,37 @@ def _with_run(statements):
     """
     told = {}  # {(scope, parameter): value} of get_task
     run = {}  # {parameter: value} of `Run`
+    bindings = [x for x in statements if isinstance(x, BindingStatement) and x.arg_name]
+    for binding in bindings:
+        owner = last(binding.selector)
+        if not _is_of_run(binding):
+            _refuse_get_task(binding, owner)
+        elif owner == "get_task":
+            told[binding.scope, binding.arg_name] = binding.value
+        elif owner == "Run" and not binding.scope:
+            run[binding.arg_name] = binding.value
     for statement in statements:
-        if not isinstance(statement, BindingStatement) or not statement.arg_name:
-            continue
-        owner = last(statement.selector)
-        if owner == "Run" and not statement.scope and _is_of_run(statement):
-            run[statement.arg_name] = statement.value
-        if owner == "get_task" and _is_of_run(statement):
-            told[statement.scope, statement.arg_name] = statement.value
-        elif owner == "get_task" or "get_task" in map(last, names_in(statement.value)):
-            _refuse_get_task(statement, owner)
-    for statement in statements:
-        if not (isinstance(statement, BindingStatement) and _is_of_run(statement)):
-            yield statement
-        else:
+        if isinstance(statement, BindingStatement) and _is_of_run(statement):
             yield from _of_the_run(statement, told, run)
+        else:
+            yield statement
 
 
-def _refuse_get_task(statement, owner):
-    place = place_of(statement)
-    if _is_of_run(statement):
-        return
+def _refuse_get_task(binding, owner):
+    place, parameter = place_of(binding), binding.arg_name
     if owner == "get_task":
-        old = f"get_task.{statement.arg_name}"
-        new = _OF_RUN.get(statement.arg_name, "task")
-        raise UserError(f"{old} is Run.{new} now{place}.")
-    raise UserError(
-        f"@get_task() is no longer there{place}: what reads data has the run's task. "
-        f"Leave it out, or name a task, as {owner}.{statement.arg_name} = 'NAME'."
-    )
+        new = _argument_of_run(parameter)
+        raise UserError(f"get_task.{parameter} is Run.{new} now{place}.")
+    if "get_task" in map(last, names_in(binding.value)):
+        raise UserError(
+            f"@get_task() is no longer there{place}: what reads data has the run's "
+            f"task. Leave it out, or name a task, as {owner}.{parameter} = 'NAME'."
+        )
+
+
+def _argument_of_run(parameter):
+    """Returns the name that `Run` has for a parameter of get_task."""
+    return "task" if parameter == "name" else parameter
 
 
 def _of_the_run(binding, told, run):
@@ -228,8 +229,9 @@ def _of_the_run(binding, told, run):
     if owner == "get_task":
         # Scoped ones are the defaults of calls in a scope. In `a/get_task.name = ...`
         # a user chose the task of an evaluation.
-        if not binding.scope and _OF_RUN[parameter] not in run:
-            yield binding._replace(selector="Run", arg_name=_OF_RUN[parameter])
+        argument = _argument_of_run(parameter)
+        if not binding.scope and argument not in run:
+            yield binding._replace(selector="Run", arg_name=argument)
         elif binding.scope and parameter == "name":
             if binding.value != told.get(("", "name"), binding.value):
                 for part in ("LossEvaluation", "DecodedEvaluation", "ScoredEvaluation"):

@@ -177,3 +177,11 @@ def test_a_user_is_told_that_the_run_has_the_task(tmp_path, binding, words):
     (tmp_path / "own.gin").write_text(f"{binding}\n")
     with pytest.raises(UserError, match=f"{re.escape(words)}.*own.gin|own.gin.*"):
         configuration.read([str(tmp_path / "own.gin")], [], complete=False)
+
+
+def test_a_parameter_that_get_task_never_had_is_one_line(tmp_path):
+    """As in a run's file that was edited by hand."""
+    path = tmp_path / "operative_config.gin"
+    path.write_text("get_task.no_such = 1\n")
+    with pytest.raises(UserError, match="Run has no parameter 'no_such'.*gin"):
+        configuration.read([str(path)], [], complete=False)

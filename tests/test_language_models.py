@@ -101,7 +101,7 @@ def test_masked_language_model(mlm_run):
     assert results(mlm_run)[0]["target_tokens"] == 20
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_masked_language_model_continues_exactly(mlm_run, texts, tmp_path):
     assert_continues_exactly(
         mlm_run, tmp_path, lambda: run(tmp_path, *mlm(texts), steps=40)

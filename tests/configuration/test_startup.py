@@ -47,7 +47,7 @@ def test_what_is_told_while_it_loads_is_kept(tmp_path):
     assert lines == ["loading TensorFlow ...", "a warning", "loaded"]
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_import_weights_says_no_more(tmp_path):
     command = [sys.executable, "-m", "remixer_tf", "import_weights"]
     command += [f"--from={tmp_path}/none", f"--model_dir={tmp_path}/run"]

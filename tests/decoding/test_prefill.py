@@ -45,7 +45,7 @@ OWN = {
     "a_users_own": MeanInSegment,
 }
 QUICK = ["t5"] if ON_JAX else ["remixer_heads"]
-SLOW = ["t5", "amlp", "smlp", "mixer", "a_users_own"]
+SLOW = ["t5", "smlp"]
 FAMILIES = slow_but(QUICK, [*STACKS, *MIXTURES, *OWN], slow=SLOW)
 LIMITS = AnswerLimits(min_length=2, no_repeat_ngram_size=2, repetition_penalty=1.3)
 SEARCHES = {

@@ -1,17 +1,19 @@
 """Runs of tiny models from given weights, on whichever engine Keras' backend has.
 
-    KERAS_BACKEND=jax python -m tests.engines.engine_runs FOLDER
+    KERAS_BACKEND=jax python -m tests.engines.engine_runs PART FOLDER
 
-Each of `CASES` becomes the run FOLDER/<name>, from the weights in FOLDER/start/<kind>,
-with the text of its program in program.txt; of fully sharded parameters also that of an
-evaluation in evaluation.txt. FOLDER/bytes is a run of `train_run`, with
-the answers of the commands in jax. FOLDER/made/<layout>.npz has what a model and its
-optimizer are made with, and of each the shape of a device's part.
+PART is `first`, or `more`, which only slower tests read. Of each of its `CASES` comes
+the run FOLDER/<name>, from the weights in FOLDER/start/<kind>, with the text of its
+program in program.txt; of fully sharded parameters also that of an evaluation in
+evaluation.txt. The first makes FOLDER/bytes, a run of `train_run`, with the answers of
+the commands in jax, and FOLDER/made/<layout>.npz, what a model and its optimizer are
+made with, and of each the shape of a device's part. The other makes FOLDER/experts,
+what mixtures compute that drop nothing.
 
-    KERAS_BACKEND=jax python -m tests.engines.engine_runs FOLDER ADDRESS INDEX
+    KERAS_BACKEND=jax python -m tests.engines.engine_runs PART FOLDER ADDRESS INDEX
 
-is one of two processes, which make `CASES_OF_TWO`. FOLDER/by_two_INDEX.json says what
-else they saw.
+is one of two processes, which make `CASES_OF_TWO` of that part. In `first`,
+FOLDER/by_two_INDEX.json says what else they saw.
 """
 
 import functools
@@ -50,7 +52,6 @@ from tests.tiny_run import train_run
 from tests.training.toy import train_toy
 
 STEPS, PERIOD = 20, 10
-KINDS = ["t5_1_1", "remixer", "gmlp", "mixer"]
 RULES = "batch:data,d_ff:model,heads:model,vocab:model"
 LAYOUTS = {
     "one": (),
@@ -75,33 +76,47 @@ class Case(NamedTuple):
     policy: str = "float32"
 
 
+KINDS = {"first": ["t5_1_1", "remixer"], "more": ["gmlp", "mixer"]}
 CASES = {
-    **{f"{kind}_one": Case(kind) for kind in KINDS},
-    **{f"t5_1_1_{layout}": Case("t5_1_1", layout) for layout in ("2x2", "1x4", "zero")},
-    "remixer_2x2": Case("remixer", "2x2"),
-    "gmlp_2x2": Case("gmlp", "2x2"),
-    "dropout_one": Case("t5_1_1", "one", 0.3),
-    "dropout_2x2": Case("t5_1_1", "2x2", 0.3),
-    "dropout_2x2_again": Case("t5_1_1", "2x2", 0.3, goes_on="dropout_2x2"),
-    "t5_1_1_4x1": Case("t5_1_1", "4x1", goes_on="t5_1_1_2x2"),
-    "killed_2x2": Case("t5_1_1", "2x2", goes_on="killed", checkpoint_format="orbax"),
-    "killed_4x1": Case("t5_1_1", "4x1", goes_on="killed"),
-    **{
-        f"experts_{layout}": Case("experts", layout)
-        for layout in ("one", "data", "axis")
+    "first": {
+        **{f"{kind}_one": Case(kind) for kind in KINDS["first"]},
+        "t5_1_1_2x2": Case("t5_1_1", "2x2"),
+        "remixer_2x2": Case("remixer", "2x2"),
+        "killed_2x2": Case(
+            "t5_1_1", "2x2", goes_on="killed", checkpoint_format="orbax"
+        ),
+        "killed_4x1": Case("t5_1_1", "4x1", goes_on="killed"),
     },
-    "half_one": Case("t5_1_1", policy="mixed_float16"),
-    "half_2x2": Case("t5_1_1", "2x2", goes_on="half_one", policy="mixed_float16"),
+    "more": {
+        **{f"{kind}_one": Case(kind) for kind in KINDS["more"]},
+        "t5_1_1_1x4": Case("t5_1_1", "1x4"),
+        "t5_1_1_zero": Case("t5_1_1", "zero"),
+        "t5_1_1_4x1": Case("t5_1_1", "4x1", goes_on="t5_1_1_2x2"),
+        "gmlp_2x2": Case("gmlp", "2x2"),
+        "dropout_one": Case("t5_1_1", "one", 0.3),
+        "dropout_2x2": Case("t5_1_1", "2x2", 0.3),
+        "dropout_2x2_again": Case("t5_1_1", "2x2", 0.3, goes_on="dropout_2x2"),
+        **{
+            f"experts_{layout}": Case("experts", layout)
+            for layout in ("one", "data", "axis")
+        },
+        "half_one": Case("t5_1_1", policy="mixed_float16"),
+        "half_2x2": Case("t5_1_1", "2x2", goes_on="half_one", policy="mixed_float16"),
+    },
 }
 # A run by a process that does not live until its end.
 KILLED = Case("t5_1_1", "2x2", checkpoint_format="orbax")
 
 CASES_OF_TWO = {
-    "remixer_1x4_by_two": Case("remixer", "1x4"),  # Both read all rows.
-    "gmlp_2x2_by_two": Case("gmlp", "2x2"),
-    "mixer_4x1_by_two": Case("mixer", "4x1"),
-    "t5_1_1_2x2_by_two": Case("t5_1_1", "2x2", checkpoint_format="orbax"),
-    "t5_1_1_2x2_by_two_again": Case("t5_1_1", "2x2", goes_on="t5_1_1_2x2_by_two"),
+    "first": {
+        "t5_1_1_2x2_by_two": Case("t5_1_1", "2x2", checkpoint_format="orbax"),
+        "t5_1_1_2x2_by_two_again": Case("t5_1_1", "2x2", goes_on="t5_1_1_2x2_by_two"),
+    },
+    "more": {
+        "remixer_1x4_by_two": Case("remixer", "1x4"),  # Both read all rows.
+        "gmlp_2x2_by_two": Case("gmlp", "2x2"),
+        "mixer_4x1_by_two": Case("mixer", "4x1"),
+    },
 }
 
 
@@ -129,9 +144,9 @@ def experts_model(router=None):
     return model
 
 
-def write_start(folder):
-    """Writes the weights that all runs start from."""
-    for kind in {case.kind for case in CASES.values()}:
+def write_start(folder, part):
+    """Writes the weights that the runs of a part start from."""
+    for kind in {case.kind for case in CASES[part].values()}:
         keras.utils.set_random_seed(0)
         model = make_model(kind)
         for variable in model.trainable_variables:
@@ -390,7 +405,7 @@ def write_experts(folder, layout):
     np.savez(folder / "experts" / f"{layout}.npz", **arrays)
 
 
-def main_of_two(folder, address, index):
+def main_of_two(part, folder, address, index):
     """Makes the runs of two processes."""
     distributed = {
         "coordinator_address": address,
@@ -408,7 +423,7 @@ def main_of_two(folder, address, index):
         )
 
     seen = {}
-    for name, case in CASES_OF_TWO.items():
+    for name, case in CASES_OF_TWO[part].items():
         engine = make_engine(case)
         if case.goes_on and index == 0:
             copy_until_first_checkpoint(folder / case.goes_on, folder / name)
@@ -421,6 +436,8 @@ def main_of_two(folder, address, index):
                 steps = available_steps(folder / name / "checkpoints")
                 seen["stopped"] = end.code, stopped.calls, steps
         run(folder, name, case, lambda engine=engine: engine)
+    if part == "more":
+        return
     seen["calls"] = engine.calls
     norm = engine.parameter_norm()
     with engine.whole_model() as model:
@@ -441,8 +458,27 @@ def main_of_two(folder, address, index):
     (folder / f"by_two_{index}.json").write_text(json.dumps(seen))
 
 
-def main(folder):
+def main(part, folder):
     """Makes the runs of one process."""
+    if part == "first":
+        write_first(folder)
+    else:
+        for layout in ("one", "data", "axis"):
+            write_experts(folder, layout)
+    for name, case in CASES[part].items():
+        engine = JaxEngine(
+            *LAYOUTS[case.layout], checkpoint_format=case.checkpoint_format
+        )
+        run(folder, name, case, lambda engine=engine: engine)
+        program, _ = engine.program(first_batch(engine))
+        (folder / name / "program.txt").write_text(program.as_text())
+        if case.layout == "zero":
+            text = evaluation_program(engine)
+            (folder / name / "evaluation.txt").write_text(text)
+
+
+def write_first(folder):
+    """Writes the run that is killed, that of the commands, and FOLDER/made."""
     child = start_killed(folder)
     by_orbax = "--gin.JaxEngine.checkpoint_format='orbax'"
     train_run(
@@ -458,26 +494,14 @@ def main(folder):
     )
     for layout in ("one", "2x2", "zero"):
         write_made(folder, layout, in_parts=layout == "zero")
-    for layout in ("one", "data", "axis"):
-        write_experts(folder, layout)
     _, status = os.waitpid(child, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL, status
     (folder / "killed" / "is_dead").touch()
-    for name, case in CASES.items():
-        engine = JaxEngine(
-            *LAYOUTS[case.layout], checkpoint_format=case.checkpoint_format
-        )
-        run(folder, name, case, lambda engine=engine: engine)
-        program, _ = engine.program(first_batch(engine))
-        (folder / name / "program.txt").write_text(program.as_text())
-        if case.layout == "zero":
-            text = evaluation_program(engine)
-            (folder / name / "evaluation.txt").write_text(text)
 
 
 if __name__ == "__main__":
-    folder = pathlib.Path(sys.argv[1])
-    if len(sys.argv) == 2:
-        main(folder)
+    part, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+    if len(sys.argv) == 3:
+        main(part, folder)
     else:
-        main_of_two(folder, sys.argv[2], int(sys.argv[3]))
+        main_of_two(part, folder, sys.argv[3], int(sys.argv[4]))

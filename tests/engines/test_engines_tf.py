@@ -56,35 +56,55 @@ def assert_equal(arrays, others):
         np.testing.assert_array_equal(others[name], value, err_msg=name)
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """The folder of all runs: `CASES` on JAX, KIND_tf and killed_tf on TensorFlow."""
-    return made_once("engines", make_runs, tmp_path_factory)
+@pytest.fixture
+def runs(request, tmp_path_factory):
+    """The folder of the runs: on JAX, and KIND_tf and killed_tf on TensorFlow.
+
+    Those of the part `more` are there for tests that are marked as slower.
+    """
+    folder = made_once("engines", make_first, tmp_path_factory)
+    if request.node.get_closest_marker("slower"):
+        made_once("more_engines", lambda _: make_more(folder), tmp_path_factory)
+    return folder
 
 
-def make_runs(folder):
-    engine_runs.write_start(folder)
-    alone = start(4, folder)
-    for kind in KINDS:
+def make_first(folder):
+    engine_runs.write_start(folder, "first")
+    alone = start(4, "first", folder)
+    for kind in KINDS["first"]:
         engine_runs.run(folder, f"{kind}_tf", Case(kind))
     while not (folder / "killed" / "is_dead").exists() and alone.poll() is None:
         time.sleep(0.1)
     if alone.poll() is None:
         engine_runs.run(folder, "killed_tf", Case("t5_1_1", goes_on="killed"))
     finish(alone)
+    start_two("first", folder)
+
+
+def make_more(folder):
+    engine_runs.write_start(folder, "more")
+    alone = start(4, "more", folder)
+    for kind in KINDS["more"]:
+        engine_runs.run(folder, f"{kind}_tf", Case(kind))
+    finish(alone)
+    start_two("more", folder)
+
+
+def start_two(part, folder):
+    """Has two processes make the runs of a part."""
     (port,) = free_ports(1)
-    finish(*(start(2, folder, f"localhost:{port}", i) for i in range(2)))
+    finish(*(start(2, part, folder, f"localhost:{port}", i) for i in range(2)))
 
 
-def start(devices, *arguments):
+def start(devices, part, folder, *arguments):
     """Starts `engine_runs` on JAX, with so many devices."""
     count = f"--xla_force_host_platform_device_count={devices}"
-    programs = os.path.join(arguments[0], "programs")
+    arguments = map(str, [part, folder, *arguments])
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.engines.engine_runs", *map(str, arguments)],
+        [sys.executable, "-m", "tests.engines.engine_runs", *arguments],
         env={
             **os.environ,
-            "JAX_COMPILATION_CACHE_DIR": programs,
+            "JAX_COMPILATION_CACHE_DIR": str(folder / "programs"),
             "KERAS_BACKEND": "jax",
             "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {count}",
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -103,25 +123,31 @@ def finish(*processes):
         assert process.returncode == 0, errors[-3000:]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def first_and_more(first, more):
+    """Cases of a test: those of `first`, and as slower ones those of `more`."""
+    return [*first, *(pytest.param(name, marks=pytest.mark.slower) for name in more)]
+
+
+@pytest.mark.parametrize("kind", first_and_more(KINDS["first"], KINDS["more"]))
 def test_jax_gives_what_tensorflow_gives(runs, kind):
     assert_same_run(runs / f"{kind}_tf", runs / f"{kind}_one")
 
 
+def names_on_meshes(part):
+    """The runs of a part on a mesh, from the start to the end."""
+    cases = CASES[part] | CASES_OF_TWO[part]
+    return [n for n, case in cases.items() if case.layout != "one" and not case.goes_on]
+
+
 @pytest.mark.parametrize(
-    "name",
-    [
-        n
-        for n, case in [*CASES.items(), *CASES_OF_TWO.items()]
-        if case.layout != "one" and not case.goes_on
-    ],
+    "name", first_and_more(names_on_meshes("first"), names_on_meshes("more"))
 )
 def test_every_mesh_gives_what_one_device_gives(runs, name):
     of_one = name.removesuffix("_by_two").rpartition("_")[0]
     assert_same_run(runs / f"{of_one}_one", runs / name)
 
 
-@pytest.mark.parametrize("name", ["dropout_2x2", "t5_1_1_2x2_by_two"])
+@pytest.mark.parametrize("name", first_and_more(["t5_1_1_2x2_by_two"], ["dropout_2x2"]))
 def test_a_run_on_a_mesh_goes_on_bitwise(runs, name):
     whole, again = (read_weights(runs / n, STEPS) for n in (name, f"{name}_again"))
     if name.startswith("dropout"):
@@ -129,13 +155,15 @@ def test_a_run_on_a_mesh_goes_on_bitwise(runs, name):
     assert_equal(whole, again)
 
 
+@pytest.mark.slower
 def test_a_run_goes_on_on_another_mesh(runs):
-    assert CASES["t5_1_1_4x1"].goes_on == "t5_1_1_2x2"
+    assert CASES["more"]["t5_1_1_4x1"].goes_on == "t5_1_1_2x2"
     assert_same_run(runs / "t5_1_1_one", runs / "t5_1_1_4x1")
 
 
+@pytest.mark.slower
 def test_a_run_in_float16_goes_on_on_another_mesh(runs):
-    assert CASES["half_2x2"].goes_on == "half_one"
+    assert CASES["more"]["half_2x2"].goes_on == "half_one"
     assert_same_run(runs / "half_one", runs / "half_2x2", tolerance=0.01)
     scales = read_weights(runs / "half_2x2", STEPS, "loss_scale")
     assert scales == {"scale": 2.0**15, "finite_steps": STEPS}
@@ -178,6 +206,7 @@ def test_a_mesh_begins_with_the_numbers_of_one_device_in_parts(runs, layout):
         assert any(n.startswith(f"part/{name}") for n in split), name
 
 
+@pytest.mark.slower
 def test_one_process_goes_on_with_what_two_wrote(runs):
     files = (runs / "remixer_1x4_by_two/checkpoints/20").iterdir()
     names = {file.name.partition(".")[0] for file in files}
@@ -186,11 +215,13 @@ def test_one_process_goes_on_with_what_two_wrote(runs):
     assert_same_run(runs / "remixer_one", runs / "alone")
 
 
+@pytest.mark.slower
 def test_one_process_does_not_go_on_in_data_that_two_read(runs):
     with pytest.raises(ValueError, match=r"(?s)read in 2 part.*read in 1 part"):
         engine_runs.run(runs, "refused", Case("mixer", goes_on="mixer_4x1_by_two"))
 
 
+@pytest.mark.slower
 @pytest.mark.parametrize(
     ("name", "reference"),
     [
@@ -280,7 +311,8 @@ def read_collectives(path):
 
 
 @pytest.mark.parametrize(
-    "name", ["t5_1_1_4x1", "t5_1_1_2x2", "t5_1_1_1x4", "remixer_2x2"]
+    "name",
+    first_and_more(["t5_1_1_2x2", "remixer_2x2"], ["t5_1_1_4x1", "t5_1_1_1x4"]),
 )
 def test_parts_are_added_up_and_nothing_else_moves(runs, name):
     found = read_collectives(runs / name / "program.txt")
@@ -292,6 +324,7 @@ def test_parts_are_added_up_and_nothing_else_moves(runs, name):
     assert not logits
 
 
+@pytest.mark.slower
 def test_the_halves_of_a_gate_are_split_alike(runs):
     """The projection's weights move, and no activations."""
     found = read_collectives(runs / "gmlp_2x2" / "program.txt")
@@ -301,6 +334,7 @@ def test_the_halves_of_a_gate_are_split_alike(runs):
     assert set(found["all-gather"]) == {(6,)}  # gradients of the norm's vectors
 
 
+@pytest.mark.slower
 @pytest.mark.parametrize(
     ("program", "sums", "lookups"),
     [("program", {"all-reduce"}, 4), ("evaluation", set(), 2)],
@@ -322,6 +356,7 @@ def test_fully_sharded_matrices_are_gathered_and_batches_are_not(
     assert len(sent) == lookups and all("/token_embedding/" in name for name in sent)
 
 
+@pytest.mark.slower
 @pytest.mark.parametrize("name", ["experts_data", "experts_axis"])
 def test_tokens_go_to_their_experts_and_back(runs, name):
     """Two all-to-alls forward, and two backward; experts stay."""
@@ -340,6 +375,7 @@ def test_tokens_go_to_their_experts_and_back(runs, name):
     assert added_up == ({(2, 8, 12), (2, 12, 8)} if name == "experts_axis" else set())
 
 
+@pytest.mark.slower
 @pytest.mark.parametrize("layout", ["data", "axis"])
 @pytest.mark.parametrize("name", ["evaluating", "training"])
 def test_experts_that_drop_nothing_stay_on_their_devices(runs, name, layout):

@@ -153,6 +153,7 @@ def total_of(run, text, folder):
     return float(total.read_text().split("\t")[0])
 
 
+@pytest.mark.slower
 def test_the_harness_says_what_score_and_infer_say(run, tmp_path, capsys):
     model_dir, _ = run
     answers = answers_of(run, [row["question"] for row in ROWS], tmp_path)

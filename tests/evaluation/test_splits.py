@@ -68,7 +68,7 @@ def prepared(tmp_path_factory):
     return str(data_dir)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_slices_of_tensorflow_datasets(prepared, tmp_path):
     def task(**kwargs):
         source = seqio.TfdsDataSource("letters:1.0.0", tfds_data_dir=prepared, **kwargs)

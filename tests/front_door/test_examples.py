@@ -50,7 +50,9 @@ def check(function, **names):
     "name",
     [
         pytest.param(
-            n, marks={"export": pytest.mark.slow, "fit": pytest.mark.slower}.get(n, ())
+            n,
+            marks=[pytest.mark.slow] * (n in ("answer", "export"))
+            + [pytest.mark.slower] * (n == "fit"),
         )
         for n in ASKED
     ],

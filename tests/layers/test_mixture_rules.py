@@ -307,7 +307,7 @@ def test_without_tokens_a_hash_router_says_so():
         mixture("hash")(X, context=Context())
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.skipif(ON_JAX, reason="there all these tests are compiled")
 @pytest.mark.parametrize(
     "router",

@@ -54,7 +54,7 @@ def test_encoder_decoders_with_padding_rows(kind):
     check(functools.partial(tiny_model, kind), batch)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize("kind", ["bert", "gmlp_tmoe", "smlp"])
 def test_decoders(kind):
     make = functools.partial(tiny_decoder, kind)

@@ -112,7 +112,7 @@ def test_a_router_that_is_not_causal_is_not_for_decoders():
         mixture("switch", router=NotCausalRouter)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize("training", [*slow_on_jax([True], but=[]), EVALUATION])
 def test_spatial_experts(training):
     """Partial routing is causal from the first fifth of a row on, naive is not."""

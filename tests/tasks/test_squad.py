@@ -184,8 +184,8 @@ class RandomLogits(keras.Model):
 @pytest.mark.parametrize(
     "threshold, num_best, longest",
     [
-        pytest.param(None, 20, 30, marks=pytest.mark.slow),
-        pytest.param(0.0, 20, 30, marks=pytest.mark.slow),
+        pytest.param(None, 20, 30, marks=pytest.mark.slower),
+        pytest.param(0.0, 20, 30, marks=pytest.mark.slower),
         (1.5, 4, 3),
     ],
 )

@@ -151,7 +151,7 @@ def test_nothing_left_to_train(tmp_path):
         Run(make, adapters=Lora)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_weights_by_optimizers_of_keras(tmp_path):
     fit(tmp_path, 2, [("optimizer", lambda: keras.optimizers.AdamW(1e-2))])
     slots = [k for k in read(tmp_path, 2) if k.startswith("optimizer/")]

@@ -361,7 +361,7 @@ def test_a_step_counts_once_however_it_loops(tmp_path):
     assert counts[0] == counts[1] == counts[2] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_summary_counts_all_processes(tmp_path):
     def longer(**options):  # All texts twice.
         return toy.toy_dataset(**options).map(
@@ -784,7 +784,7 @@ def trace_of(model_dir):
     return [event["name"] for event in events if event.get("ph") == "X"]
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.quick_on_jax
 def test_a_trace_of_some_steps(tmp_path, capsys):
     run(tmp_path, 6, profile=(2, 4))
@@ -848,7 +848,7 @@ def test_averages_of_weights_are_evaluated_and_restored(tmp_path, engine):
         np.testing.assert_array_equal(value, evaluated[4][weight.path])
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize("optimizer", ["Lion", "Muon", "ScheduleFreeAdamW"])
 def test_other_optimizers_resume_exactly(tmp_path, optimizer):
     made = getattr(optimizers, optimizer, None) or getattr(keras.optimizers, optimizer)

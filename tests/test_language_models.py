@@ -91,7 +91,7 @@ def mlm_run(texts, tmp_path_factory):
     return model_dir
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_masked_language_model(mlm_run):
     first, last = (result["metrics"] for result in results(mlm_run))
     assert last["loss"] < first["loss"] < np.log(262)

@@ -203,7 +203,7 @@ QUICK += () if ON_JAX else ("length_mixing", "remixer")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in LAYERS],
+    [pytest.param(n, marks=[pytest.mark.slower] * (n not in QUICK)) for n in LAYERS],
 )
 def test_layers_and_their_parts(name):
     check(make_model(LAYERS[name]), 8, 6)

@@ -52,7 +52,10 @@ def vocabulary(tmp_path_factory):
     return seqio.SentencePieceVocabulary(file)
 
 
-@pytest.fixture(scope="module", params=["t5_1_1", "remixer", "lm"])
+@pytest.fixture(
+    scope="module",
+    params=["t5_1_1", "lm", pytest.param("remixer", marks=pytest.mark.slower)],
+)
 def asked(request, vocabulary, tmp_path_factory):
     kind, lengths = request.param, LENGTHS
     task = toy_task({"dev": []}, metric_fns=[])

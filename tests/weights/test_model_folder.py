@@ -36,7 +36,7 @@ def _factory(preset, **sizes):
 @pytest.mark.parametrize(
     "preset",
     [
-        pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK))
+        pytest.param(name, marks=[pytest.mark.slower] * (name not in QUICK))
         for name in PRESETS
     ],
 )

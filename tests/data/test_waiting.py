@@ -16,14 +16,13 @@ class Ended(Exception):
 
 @pytest.fixture
 def alarm():
-    """A signal comes after 0.2 s, and its handler raises `Ended`."""
+    """Sets an alarm: a signal comes after 0.2 s, and its handler raises `Ended`."""
 
     def end(number, frame):
         raise Ended
 
     before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
-    yield
+    yield lambda: signal.setitimer(signal.ITIMER_REAL, 0.2)
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
 
@@ -39,6 +38,7 @@ def test_a_signal_ends_the_wait_for_a_source_that_hangs(alarm, monkeypatch, caps
     data = iter(tf.data.Dataset.from_generator(rows, output_types=tf.int32))
     try:
         with pytest.raises(Ended):
+            alarm()
             awaited(started(next, data), "the first batch")
     finally:
         arrives.set()

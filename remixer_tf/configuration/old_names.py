@@ -190,6 +190,7 @@ def _with_run(statements):
     """
     told = {}  # {(scope, parameter): value} of get_task
     run = {}  # {parameter: value} of `Run`
+    chosen = set()  # {(scope, owner)} of tasks that a file names itself
     bindings = [x for x in statements if isinstance(x, BindingStatement) and x.arg_name]
     for binding in bindings:
         owner = last(binding.selector)
@@ -199,9 +200,11 @@ def _with_run(statements):
             told[binding.scope, binding.arg_name] = binding.value
         elif owner == "Run" and not binding.scope:
             run[binding.arg_name] = binding.value
+        elif binding.arg_name == "task" and not _asks_get_task(binding.value):
+            chosen.add((binding.scope, owner))
     for statement in statements:
         if isinstance(statement, BindingStatement) and _is_of_run(statement):
-            yield from _of_the_run(statement, told, run)
+            yield from _of_the_run(statement, told, run, chosen)
         else:
             yield statement
 
@@ -218,12 +221,16 @@ def _refuse_get_task(binding, owner):
         )
 
 
+def _asks_get_task(value):
+    return isinstance(value, Name) and last(value) == "get_task"
+
+
 def _argument_of_run(parameter):
     """Returns the name that `Run` has for a parameter of get_task."""
     return "task" if parameter == "name" else parameter
 
 
-def _of_the_run(binding, told, run):
+def _of_the_run(binding, told, run, chosen):
     """Yields what a binding of an earlier run's file has become."""
     owner, parameter = last(binding.selector), binding.arg_name
     if owner == "get_task":
@@ -235,10 +242,19 @@ def _of_the_run(binding, told, run):
         elif binding.scope and parameter == "name":
             if binding.value != told.get(("", "name"), binding.value):
                 for part in ("LossEvaluation", "DecodedEvaluation", "ScoredEvaluation"):
-                    yield binding._replace(selector=part, arg_name="task")
+                    if (binding.scope, part) not in chosen:
+                        yield binding._replace(selector=part, arg_name="task")
+        elif binding.scope:
+            of_all = told.get(("", parameter))
+            if binding.value != of_all and (binding.value or of_all):
+                raise UserError(
+                    f"{binding.scope}/get_task.{parameter} is no longer there"
+                    f"{place_of(binding)}: all that a run reads has its "
+                    f"Run.{argument}. Read it by an earlier version."
+                )
         return
     value = binding.value
-    if isinstance(value, Name) and last(value) == "get_task":
+    if _asks_get_task(value):
         scope = value.lstrip("@").rpartition("/")[0]
         value = told.get((scope, "name"), told.get(("", "name"), run.get("task")))
     argument = _HAVE_THE_RUN.get(f"{owner}.{parameter}")

@@ -163,6 +163,31 @@ def test_what_read_data_before_it_had_the_run(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "b/get_task.without = ['c']",
+            "b/get_task.without is no longer there.*line 19",
+        ),
+        ("b/get_task.without = ['bb']", None),
+        ("b/get_task.vocabulary = None", "b/get_task.vocabulary is no longer.*version"),
+        ("b/LossEvaluation.task = 'mini_cogs'", None),
+    ],
+)
+def test_what_was_set_in_a_scope_is_obeyed_or_refused(line, message, tmp_path):
+    """A binding of the parameter prevails over one of what its default calls."""
+    path = tmp_path / "operative_config.gin"
+    path.write_text(f"{BEFORE.format(cache=None)}{line}\n")
+    if message:
+        with pytest.raises(UserError, match=message):
+            configuration.read([str(path)], [], complete=False)
+        return
+    text = configuration.read([str(path)], [], complete=False).text()
+    task = "'mini_cogs'" if "task =" in line else "'cogs'"
+    assert f"b/LossEvaluation.task = {task}\n" in text
+
+
+@pytest.mark.parametrize(
     ("binding", "words"),
     [
         ("get_task.without = ['a']", "get_task.without is Run.without now"),

@@ -3,9 +3,10 @@
 import math
 import os
 
-from remixer_tf.checkpoints.whole_folder import read_json, write_json
+from remixer_tf.checkpoints.whole_folder import write_json
 from remixer_tf.errors import UserError, check_choices, nearest
 from remixer_tf.evaluation.results import metrics_by_name
+from remixer_tf.training.run_files import best_steps
 
 
 class Best:
@@ -87,11 +88,9 @@ class Best:
 
         Another configuration or version scored them, and their checkpoints stay.
         """
-        best = read_json(os.path.join(model_dir, "best.json"))
-        best = best if isinstance(best, dict) else {}
-        steps = [*_integers(best.get("earlier_steps")), *_integers([best.get("step")])]
+        steps = best_steps(model_dir)
         known = self._values(model_dir, evaluations, model, bindings) if steps else ()
-        return [step for step in dict.fromkeys(steps) if step not in known]
+        return [step for step in steps if step not in known]
 
     def write(self, model_dir, step, value, earlier=()):
         """Writes <model_dir>/best.json, for people and programs."""
@@ -99,8 +98,3 @@ class Best:
         if earlier:
             best["earlier_steps"] = [*earlier]
         write_json(os.path.join(model_dir, "best.json"), best)
-
-
-def _integers(values):
-    values = values if isinstance(values, list) else []
-    return [value for value in values if type(value) is int]

@@ -16,12 +16,17 @@ import tensorflow as tf
 from absl import logging
 
 from remixer_tf import console
-from remixer_tf.checkpoints.reading import checkpoint_path, hash_checkpoint
+from remixer_tf.checkpoints.reading import (
+    available_steps,
+    checkpoint_path,
+    hash_checkpoint,
+)
 from remixer_tf.checkpoints.whole_folder import write_whole
 from remixer_tf.engines.engine import Host
 from remixer_tf.errors import NotFiniteError
 from remixer_tf.objectives.batches import targets_and_weights
 from remixer_tf.training.logs import Totals
+from remixer_tf.training.run_files import best_steps
 from remixer_tf.training.run_folder import RunLock
 from remixer_tf.training.session import Session
 
@@ -158,12 +163,16 @@ class Evaluating:
                 )
         if due:
             engine.host.barrier()
+        if resumed:
+            steps = best_steps(model_dir)
+            if self.best is not None:
+                known = model_dir, self.evaluations, engine.model, bindings
+                steps = self.best.earlier(*known)
+            there = available_steps(checkpoints.directory)
+            checkpoints.earlier_best = [step for step in steps if step in there]
+            self._say_earlier(checkpoints.earlier_best)
         if self.best is None:
             return
-        if resumed:
-            known = model_dir, self.evaluations, engine.model, bindings
-            checkpoints.earlier_best = self.best.earlier(*known)
-            self._say_earlier(checkpoints.earlier_best)
         checkpoints.best_step, value, self.stops_early = self.best.find(
             model_dir, self.evaluations, engine.model, step, bindings
         )
@@ -174,9 +183,12 @@ class Evaluating:
     def _say_earlier(self, steps):
         if steps and self.session.engine.host.index == 0:
             listed = ", ".join(map(str, steps))
+            reason = "was scored under another configuration or version"
+            if self.best is None:
+                reason = "was the best, and Checkpointing.best is None now"
             console.say(
-                f"best.json: step {listed} was scored under another configuration or "
-                "version, and is not compared with later steps. Its checkpoint stays.",
+                f"best.json: step {listed} {reason}. It is not compared with later "
+                "steps, and its checkpoint stays.",
                 "warning",
             )
 

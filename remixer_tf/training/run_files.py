@@ -19,7 +19,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops.summary_ops_v2 import import_event
 
-from remixer_tf.checkpoints.whole_folder import finite, write_json, write_whole
+from remixer_tf.checkpoints.whole_folder import (
+    finite,
+    read_json,
+    write_json,
+    write_whole,
+)
 
 _SHOWN = 10
 
@@ -158,3 +163,16 @@ def remove_summary(model_dir):
     path = os.path.join(model_dir, "train_summary.json")
     if tf.io.gfile.exists(path):
         tf.io.gfile.remove(path)
+
+
+def best_steps(model_dir):
+    """Returns the steps that <model_dir>/best.json names, a list of int, each once."""
+    best = read_json(os.path.join(model_dir, "best.json"))
+    best = best if isinstance(best, dict) else {}
+    steps = [*_integers(best.get("earlier_steps")), *_integers([best.get("step")])]
+    return [*dict.fromkeys(steps)]
+
+
+def _integers(values):
+    values = values if isinstance(values, list) else []
+    return [value for value in values if type(value) is int]

@@ -1,6 +1,7 @@
 """The best step among results, NaN and early stopping."""
 
 import json
+import shutil
 
 import pytest
 
@@ -222,10 +223,16 @@ def test_a_best_step_of_another_configuration_stays(tmp_path, capsys):
         capsys.readouterr()
         run(tmp_path, last, Planned(values), patience=None)
         shown = capsys.readouterr().out
-        assert "step 2" in shown and "Its checkpoint stays" in shown
+        assert "step 2" in shown and "its checkpoint stays" in shown
     best = json.loads((tmp_path / "best.json").read_text())
     assert (best["step"], best["earlier_steps"]) == (10, [2, 6])
     assert available_steps(tmp_path / "checkpoints") == [2, 6, 10, 12]
+    # A run that looks for no best step leaves them; one that has gone is not named.
+    shutil.rmtree(tmp_path / "checkpoints" / "6")
+    run(tmp_path, 14, Planned({14: 0.0}), patience=None, best=None)
+    shown = capsys.readouterr().out
+    assert "step 2, 10 was the best, and Checkpointing.best is None now" in shown
+    assert available_steps(tmp_path / "checkpoints") == [2, 10, 14]
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """A loaded run is trained and evaluated, on tables too, by gin bindings of its own."""
 
-import ast
 import contextlib
+import dataclasses
 import inspect
 import os
 import shutil
@@ -12,7 +12,9 @@ from typing import Self
 import seqio
 
 from remixer_tf.checkpoints import reading
-from remixer_tf.configuration.bindings import RUN_FILE, literal, read_bindings
+from remixer_tf.configuration.bindings import RUN_FILE, literal
+from remixer_tf.configuration.reading import read
+from remixer_tf.configuration.trust import check_run_configuration
 from remixer_tf.configured import train_run
 from remixer_tf.data.eval_batches import read_examples
 from remixer_tf.data.vocabularies import describe_vocabularies
@@ -31,7 +33,7 @@ from remixer_tf.models.adapters import has_lora
 from remixer_tf.models.build import build_model, check_memory, machine_memory
 from remixer_tf.run import Run
 from remixer_tf.tasks.folders import data_folders
-from remixer_tf.tasks.tables import table_task
+from remixer_tf.tasks.tables import TableRows, table_task
 from remixer_tf.weights.run import write_run
 
 Path = str | os.PathLike
@@ -99,7 +101,7 @@ class TableMethods:
         )
         begun = os.path.exists(os.path.join(model_dir, RUN_FILE))
         if begun:
-            check_continues(model_dir, configuration)
+            check_continues(model_dir, configuration, self.modules, self.trust)
         engine, _ = self.run.without_adapters().restore()
         with no_folder_if_refused(model_dir):
             run = configuration.call(Run)
@@ -189,32 +191,40 @@ def no_folder_if_refused(model_dir):
         raise
 
 
-def check_continues(model_dir, configuration):
+def check_continues(model_dir, configuration, modules=(), trust=False):
     """Raises a UserError unless `fit` began the run in a folder, on the same table.
 
-    `configuration` is that of this call, see `table_bindings`. Metrics and the table of
+    `configuration` is that of this call, see `table_bindings`; the folder's is read as
+    `load` reads it, with these `modules` and `trust`. Metrics and the table of
     `validation` may differ.
     """
-    begun = read_bindings(os.path.join(model_dir, RUN_FILE))
-    files = ast.literal_eval(begun.get("fit/table_task.files", "{}"))
-    defaults = inspect.signature(table_task).parameters
-    table = {name: x.default for name, x in defaults.items()}
-    table |= configuration.bound(table_task, "fit").arguments()
-    if files.get("train") != table.pop("files")["train"]:
-        raise UserError(
-            f"{model_dir} has another run already, of "
-            f"{files.get('train', 'a task of its own')}. Name a new folder."
-        )
-    for name, value in table.items():
-        if name in ("metrics", "rows"):  # The second are `fit`'s own.
+    file = os.path.join(model_dir, RUN_FILE)
+    if not trust:
+        check_run_configuration(file, modules)
+    begun = _table(read([file], [], complete=False, modules=modules))
+    for name, value in _table(configuration).items():
+        if (earlier := begun[name]) == value:
             continue
-        earlier = begun.get(f"fit/table_task.{name}", literal(value))
-        if earlier != literal(value):
-            raise UserError(
-                f"{model_dir} has another run already, of a table with "
-                f"{name}={earlier:.200}. Received: {name}={value!r:.200}. Name a new "
-                "folder."
+        if name == "train":
+            what = earlier or "a task of its own"
+        else:
+            what = (
+                f"a table with {name}={earlier!r:.200}. Received: {name}={value!r:.200}"
             )
+        raise UserError(
+            f"{model_dir} has another run already, of {what}. Name a new folder."
+        )
+
+
+def _table(configuration):
+    """Returns {name: value} of all that makes the examples of a table in training."""
+    parameters = inspect.signature(table_task).parameters.values()
+    found = {x.name: None if x.default is x.empty else x.default for x in parameters}
+    found |= configuration.bound(table_task, "fit").arguments()
+    files, rows = found.pop("files"), found.pop("rows") or TableRows()
+    del found["metrics"]
+    train = files.get("train") if isinstance(files, dict) else files
+    return {"train": train, **found, **dataclasses.asdict(rows)}
 
 
 def table_bindings(run, files, table):

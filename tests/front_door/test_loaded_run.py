@@ -362,21 +362,45 @@ def test_trains_on_and_evaluates_a_table(bytes_run, tmp_path):
 
 
 def test_a_fit_resumes_on_its_own_table(tmp_path):
-    def fitted(*bindings, files="{'train': 'a.tsv'}"):
+    def fitted(*bindings, files="{'train': 'a.tsv'}", more=()):
         own = ["inputs = '{a}'", "targets = '{b}'", f"files = {files}", *bindings]
         own = [f"fit/table_task.{binding}" for binding in own]
-        return configuration.read([], own, complete=False)
+        return configuration.read([], [*own, *more], complete=False)
 
-    (tmp_path / "operative_config.gin").write_text(fitted().text())
+    def rows(*bindings):
+        own = [f"fit/TableRows.{binding}" for binding in bindings]
+        return fitted("rows = @fit/TableRows()", more=own)
+
+    def begin(run):
+        (tmp_path / "operative_config.gin").write_text(run.text())
+
+    begin(fitted())
     both = "{'train': 'a.tsv', 'validation': 'b.tsv'}"
-    for same in (fitted(), fitted("metrics = ['bleu']"), fitted(files=both)):
+    macro = fitted("inputs = %T", more=["T = '{a}'"])
+    for same in (
+        fitted(),
+        fitted("metrics = ['bleu']"),
+        fitted(files=both),
+        macro,
+        rows("header = True"),
+    ):
         check_continues(tmp_path, same)
     for other, message in (
         (fitted("inputs = '{c}'"), "inputs='{a}'. Received: inputs='{c}'. Name a new"),
         (fitted(files="{'train': 'b.tsv'}"), "another run already, of a.tsv. Name"),
+        (rows("header = False"), "table with header=True. Received: header=False"),
+        (rows("columns = ['b', 'a']"), "columns=None. Received: columns=.'b', 'a'"),
     ):
         with pytest.raises(UserError, match=message):
             check_continues(tmp_path, other)
+    begin(macro)
+    check_continues(tmp_path, macro)
+    with pytest.raises(UserError, match="inputs='{a}'. Received: inputs='{c}'"):
+        check_continues(tmp_path, fitted("inputs = %T", more=["T = '{c}'"]))
+    begin(rows("columns = ['a', 'b']"))
+    check_continues(tmp_path, rows("columns = ['a', 'b']"))
+    with pytest.raises(UserError, match="columns=.'a', 'b'.. Received: columns=.'b'"):
+        check_continues(tmp_path, rows("columns = ['b', 'a']"))
 
 
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps])

@@ -143,14 +143,14 @@ Path = Annotated[
 
 
 def as_python(value):
-    """Returns Python's int, float or bool for NumPy's; another value as it is.
+    """Returns Python's int, float, bool or str for NumPy's; another value as it is.
 
     Keras takes no `np.int64` for a size, and gin text and JSON have none.
     """
     if type(value).__module__ != "numpy":
         return value
-    is_number = isinstance(value, numbers.Real) or is_numpy_bool(value)
-    return value.item() if is_number else value
+    is_one = isinstance(value, (numbers.Real, str)) or is_numpy_bool(value)
+    return value.item() if is_one else value
 
 
 def checked(function: F) -> F:

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from remixer_tf.arguments import as_python
 from remixer_tf.configuration import RUN_FILE, macros, read
 from remixer_tf.errors import (
     MissingFileError,
@@ -137,6 +138,7 @@ def load(
     check_flags(trust=trust)
     if not (step is None or isinstance(step, str) and step == "best"):
         check_integers(0, step=step)
+    step = as_python(step)
     path = os.path.expanduser(os.fspath(path))
     prefix = f"{path}.index"  # Mesh TensorFlow's name of a checkpoint has no ending.
     if "://" not in path and not (os.path.exists(path) or os.path.exists(prefix)):

@@ -18,6 +18,7 @@ from gin import config_parser
 from gin.config_parser import BindingStatement, BlockDeclaration, IncludeStatement
 
 import remixer_tf
+from remixer_tf.arguments import as_python
 from remixer_tf.errors import UserError, nearest
 
 RUN_FILE = "operative_config.gin"  # what training writes into a run's folder
@@ -71,7 +72,11 @@ def names_in(value):
 
 
 def literal(value):
-    """Returns a value as gin text. An infinite number is 1e400: gin reads no `inf`."""
+    """Returns a value as gin text. An infinite number is 1e400: gin reads no `inf`.
+
+    NumPy's numbers are written as Python's.
+    """
+    value = as_python(value)
     if isinstance(value, float) and math.isinf(value):
         return "1e400" if value > 0 else "-1e400"
     if isinstance(value, complex) and not value.real:

@@ -193,7 +193,8 @@ def allowed_ids(allowed, codec):
     for answer in answers:
         if isinstance(answer, str):
             answer = codec.ids("targets", answer, eos=False)
-        found.append(answer)
+        # The graphs of earlier calls are found by ==, which arrays have not.
+        found.append(answer.tolist() if hasattr(answer, "tolist") else answer)
     return found
 
 

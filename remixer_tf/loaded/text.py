@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from remixer_tf.arguments import checked
 from remixer_tf.decoding import check_writes, sample
 from remixer_tf.decoding.row_random import seed_words
 from remixer_tf.errors import UserError, check_flags, check_integers, check_unicode
@@ -226,6 +227,7 @@ class TextMethods:
         sums, counts, *_ = zip(*scorer.score(pairs, 64), strict=True)
         return float(np.exp(-sum(sums) / max(sum(counts), 1)))
 
+    @checked  # It hands on Python's numbers for NumPy's.
     def _answerer(self, max_length=None, skip_special_tokens=None, **search):
         """The `TextToText` of a search, and inputs of its graph, see `as_inputs`."""
         check_writes(self.model)

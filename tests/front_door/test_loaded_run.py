@@ -16,7 +16,7 @@ from remixer_tf import configuration
 from remixer_tf.commands import run_command
 from remixer_tf.data.vocabulary_training import train_vocabulary
 from remixer_tf.errors import MissingFileError, UserError
-from remixer_tf.loaded.fitting import check_continues
+from remixer_tf.loaded.fitting import check_continues, table_bindings
 from tests.tiny_run import TEXTS
 from tests.weights import numpy_t5, published
 
@@ -401,6 +401,25 @@ def test_a_fit_resumes_on_its_own_table(tmp_path):
     check_continues(tmp_path, rows("columns = ['a', 'b']"))
     with pytest.raises(UserError, match="columns=.'a', 'b'.. Received: columns=.'b'"):
         check_continues(tmp_path, rows("columns = ['b', 'a']"))
+
+
+def test_numpys_values_are_taken_as_pythons(bytes_run):
+    run = rt.load(bytes_run, step=np.int64(1))
+    assert type(run.step) is int
+    draws = {"num_samples": 2, "top_k": 2, "temperature": 0.5, "top_p": 0.5, "seed": 1}
+    limits = {"min_length": 1, "no_repeat_ngram_size": 2, "repetition_penalty": 1.5}
+    given = {"max_length": 4, "skip_special_tokens": False}
+    beams = {"beams": 2, "n_best": 2, "allowed": [[5, 6], [7, 8]]}
+    for options in (draws | limits | given, beams | given):
+        ours = {name: np.asarray(value)[()] for name, value in options.items()}
+        answerer, inputs = run._answerer(**options)
+        again, same = run._answerer(**ours)
+        assert again is answerer  # Its graph serves both.
+        np.testing.assert_equal(same, inputs)
+    table = {"inputs": "{a}", "shuffle_buffer_size": 50, "eos_after_trim": False}
+    ours = {name: np.asarray(value)[()] for name, value in table.items()}
+    expected = table_bindings(run, {"train": "a.tsv"}, table)
+    assert table_bindings(run, {"train": "a.tsv"}, ours) == expected
 
 
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps])

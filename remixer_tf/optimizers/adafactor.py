@@ -5,6 +5,7 @@ from typing import Any, Unpack
 import keras
 from keras import ops
 
+from remixer_tf.arguments import as_python
 from remixer_tf.errors import check_integers, check_range
 from remixer_tf.layers.axes import axes_of, make_named
 from remixer_tf.optimizers.options import OptimizerKeywords, check_numeric_options
@@ -80,7 +81,7 @@ class Adafactor(keras.optimizers.Optimizer):
         **kwargs: Unpack[OptimizerKeywords],
     ):
         kwargs = {"name": "adafactor"} | kwargs
-        super().__init__(learning_rate=learning_rate, **kwargs)
+        super().__init__(learning_rate=as_python(learning_rate), **kwargs)
         check_integers(0, step_offset=step_offset)
         check_integers(min_dim_size_to_factor=min_dim_size_to_factor)
         check_range("beta_1", beta_1, "in [0, 1)", lambda x: 0 <= x < 1)

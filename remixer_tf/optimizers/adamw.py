@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from remixer_tf.arguments import as_python
 from remixer_tf.errors import check_range
 from remixer_tf.optimizers.options import check_numeric_options
 
@@ -34,6 +35,7 @@ def bert_adamw(
     Raises:
         ValueError: an argument is outside its range.
     """
+    learning_rate = as_python(learning_rate)
     return BertAdamW(learning_rate, weight_decay, beta_2=beta_2, epsilon=epsilon)
 
 

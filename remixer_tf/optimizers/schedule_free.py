@@ -5,6 +5,7 @@ from typing import Unpack
 import keras
 from keras import ops
 
+from remixer_tf.arguments import as_python
 from remixer_tf.errors import UserError, check_integers, check_range
 from remixer_tf.optimizers.options import OptimizerKeywords, check_numeric_options
 
@@ -51,6 +52,7 @@ class ScheduleFreeAdamW(keras.optimizers.Optimizer):
         warmup_steps: int = 0,
         **kwargs: Unpack[OptimizerKeywords],
     ):
+        learning_rate = as_python(learning_rate)
         if not isinstance(learning_rate, (int, float)):
             raise UserError(
                 "ScheduleFreeAdamW takes a number as learning_rate, and warmup_steps "

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 from keras import ops
 
-from remixer_tf.optimizers import Adafactor, TruncatedRsqrt
+from remixer_tf.optimizers import (
+    Adafactor,
+    ScheduleFreeAdamW,
+    TruncatedRsqrt,
+    bert_adamw,
+)
 
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 SHAPES = {
@@ -277,6 +282,11 @@ def test_slot_paths_are_unique_and_the_same_for_a_second_optimizer():
     assert paths[0] == paths[1]
     assert len(set(paths[0])) == len(paths[0])
     assert "adafactor/tall_second_moment_row" in paths[0]
+
+
+@pytest.mark.parametrize("kind", [Adafactor, ScheduleFreeAdamW, bert_adamw])
+def test_a_learning_rate_of_numpy(kind):
+    assert float(kind(np.float32(0.25)).learning_rate) == 0.25
 
 
 @pytest.mark.parametrize("learning_rate", [0.25, TruncatedRsqrt(20, multiplier=2.0)])

@@ -116,6 +116,8 @@ class KerasModel(SavesParts, keras.Model):
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         y, y_pred, sample_weight = self._scored(x, y, y_pred, sample_weight)
+        if self._compile_metrics is not None:
+            _check_accuracy(self._compile_metrics.metrics, y, y_pred)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def _scored(self, batch, targets, logits, weights):
@@ -213,6 +215,27 @@ def _of_positions(targets, logits):
     if rank == 1 or (rank == 2 and targets.shape[1] == classes > 1):
         return ops.expand_dims(targets, 1)
     return targets
+
+
+def _check_accuracy(metrics, targets, logits):
+    """Refuses a metric of ids for shares of classes, and one of shares for ids.
+
+    Keras chooses what "accuracy" is by the first targets that it sees.
+    """
+    rank = getattr(targets, "ndim", None)
+    if rank is None or logits.shape[-1] == 1:
+        return
+    of_ids = keras.metrics.SparseCategoricalAccuracy, "ids of classes"
+    of_shares = keras.metrics.CategoricalAccuracy, "each class' share"
+    soft = rank == len(logits.shape) and targets.shape[-1] != 1
+    (wrong, reads), (_, received) = (of_ids, of_shares)[:: 1 if soft else -1]
+    for metric in metrics:
+        if isinstance(metric, wrong):
+            raise UserError(
+                f"The metric '{metric.name}' reads {reads}, and targets are {received} "
+                f"{targets.dtype} {tuple(targets.shape)}. Give targets of one kind to "
+                "training and validation, or call compile again."
+            )
 
 
 def _weigh_rows(weights, rows):

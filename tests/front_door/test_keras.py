@@ -179,6 +179,20 @@ def test_the_loss_of_an_encoder_is_the_trainers(head):
     np.testing.assert_allclose(model.evaluate(batch, verbose=0), expected, rtol=1e-5)
 
 
+def test_accuracy_reads_targets_of_one_kind():
+    """Keras chooses what it is by the first targets, and would be wrong for others."""
+    model = tiny_encoder("bert", functools.partial(ClassificationHead, 3))
+    logits, ids = np.zeros([4, 1, 3], "float32"), np.array([0, 1, 2, 2])
+    shares = np.eye(3, dtype="float32")[ids]
+    kinds = {"ids of classes": ids, "each class' share": shares}
+    for first, other in (kinds, [*kinds][::-1]):
+        model.compile("sgd", metrics=["accuracy"])
+        model.compute_metrics({}, kinds[first], logits)
+        message = f"^The metric 'accuracy' reads {first}, and targets are {other}"
+        with pytest.raises(UserError, match=message):
+            model.compute_metrics({}, kinds[other], logits)
+
+
 def test_vectors_have_no_loss_of_their_own():
     model = tiny_encoder("bert", EmbeddingHead)
     batch = {"encoder_input_tokens": np.ones([4, 8], "int32")}

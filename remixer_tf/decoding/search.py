@@ -148,7 +148,7 @@ def decode(
             f"eos_id must be one of the model's {size} ids, or -1 for answers that "
             f"never end. Received: eos_id={eos_id}"
         )
-    check_known_ids(batch, model)
+    check_known_ids(batch, model, "encoder_input_tokens", "decoder_prompt_tokens")
     limits = AnswerLimits() if limits is None else limits
     if not isinstance(limits, AnswerLimits):
         raise UserError(f"limits must be AnswerLimits(). Received: {limits!r:.200}")

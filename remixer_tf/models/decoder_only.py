@@ -44,6 +44,8 @@ class DecoderOnly(TextWriter):
         ValueError: the batch has `encoder_input_tokens`, as those of encoder-decoders.
     """
 
+    token_inputs = ("decoder_input_tokens",)
+
     def __init__(
         self,
         decoder: Callable[..., Any],
@@ -71,8 +73,8 @@ class DecoderOnly(TextWriter):
         return {f"decoder_{name}": tokens for name in names}
 
     def call(self, batch: Batch, training: bool = False, logits: bool = True) -> Tensor:
-        check_tokens(batch, "decoder_input_tokens")
-        check_known_ids(batch, self, "decoder_input_tokens")
+        check_tokens(batch, *self.token_inputs)
+        check_known_ids(batch, self, *self.token_inputs)
         if "encoder_input_tokens" in batch:
             raise UserError(
                 "A language model reads inputs and targets in one row. Received: a "

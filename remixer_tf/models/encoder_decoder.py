@@ -43,6 +43,7 @@ class EncoderDecoder(TextWriter):
     """
 
     scale_logits = True
+    token_inputs = ("encoder_input_tokens", "decoder_input_tokens")
 
     def __init__(
         self,
@@ -79,9 +80,8 @@ class EncoderDecoder(TextWriter):
         }
 
     def call(self, batch: Batch, training: bool = False, logits: bool = True) -> Tensor:
-        names = "encoder_input_tokens", "decoder_input_tokens"
-        check_tokens(batch, *names)
-        check_known_ids(batch, self, *names)
+        check_tokens(batch, *self.token_inputs)
+        check_known_ids(batch, self, *self.token_inputs)
         context = self.encode(batch, training=training)
         context = self._read_targets(context, batch)
         x = self.token_embedding(batch["decoder_input_tokens"])

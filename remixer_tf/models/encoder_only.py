@@ -52,6 +52,8 @@ class EncoderOnly(KerasModel):
         float32 logits, see the head.
     """
 
+    token_inputs = ("encoder_input_tokens",)
+
     @checked
     def __init__(
         self,
@@ -77,6 +79,7 @@ class EncoderOnly(KerasModel):
         self.head = head(name="head")
         self.num_classes = getattr(self.head, "num_classes", None)
         self.gives_logits = getattr(self.head, "gives_logits", True)
+        self.target_name = getattr(self.head, "target_name", "labels")
 
     @property
     def depends_on_padding(self):
@@ -121,8 +124,8 @@ class EncoderOnly(KerasModel):
         }
 
     def call(self, batch: Batch, training: bool = False, logits: bool = True) -> Tensor:
-        check_tokens(batch, "encoder_input_tokens")
-        check_known_ids(batch, self, "encoder_input_tokens")
+        check_tokens(batch, *self.token_inputs)
+        check_known_ids(batch, self, *self.token_inputs)
         x, context = self.encode(batch, training=training)
         if not logits:
             return self.head.hidden(x, batch)

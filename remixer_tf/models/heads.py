@@ -33,6 +33,7 @@ class Head(SavesParts, NamedAxes, keras.layers.Layer):
 
     num_targets = 1  # labels of a row
     gives_logits = True  # of classes, not vectors
+    target_name = "labels"  # what a batch calls the targets
 
     def __init__(self, **kwargs: Unpack[LayerKeywords]):
         super().__init__(**{**kwargs, "dtype": "float32"})
@@ -77,6 +78,8 @@ class MaskedLMHead(Head):
             counts of the gMLP paper leave no room for it.
         norm_epsilon: float, of its LayerNorm.
     """
+
+    target_name = "encoder_target_tokens"
 
     @checked
     def __init__(

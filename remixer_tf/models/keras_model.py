@@ -12,6 +12,7 @@ from remixer_tf.layers.saving import SavesParts
 from remixer_tf.models.adapters import Lora, adapt
 from remixer_tf.objectives.batches import (
     check_known_ids,
+    check_known_targets,
     first_scorable,
     targets_and_weights,
     weights_of_targets,
@@ -31,18 +32,20 @@ def _reads_batches(method):
     @functools.wraps(method)
     def call(self, *args, **kwargs):
         ours = {"compute_loss": KerasModel, step: keras.Model}
-        if all(getattr(type(self), k) is getattr(v, k) for k, v in ours.items()):
+        ours = all(getattr(type(self), k) is getattr(v, k) for k, v in ours.items())
+        if ours:
             self._check_loss()
+        of_ids = ours and self.compiled and _reads_ids(self.loss)
         given = signature.bind(self, *args, **kwargs)
         values = given.arguments
         names = "x", "y", "sample_weight"
         data = [values.get(name) for name in names]
         if values.get("class_weight") is not None:
             self._check_class_weight(*data[:2])
-        values.update(zip(names, self._with_row_weights(*data), strict=True))
+        values.update(zip(names, self._checked(*data, of_ids), strict=True))
         if (validation := values.get("validation_data")) is not None:
             data = keras.utils.unpack_x_y_sample_weight(validation)
-            values["validation_data"] = self._with_row_weights(*data)
+            values["validation_data"] = self._checked(*data, of_ids)
         return method(*given.args, **given.kwargs)
 
     return call
@@ -67,6 +70,8 @@ class KerasModel(SavesParts, keras.Model):
     """
 
     gives_logits = True
+    token_inputs = ()  # the names of the token ids that `call` reads
+    target_name = "labels"  # what a batch calls the targets
 
     fit = _reads_batches(keras.Model.fit)
     evaluate = _reads_batches(keras.Model.evaluate)
@@ -98,12 +103,19 @@ class KerasModel(SavesParts, keras.Model):
                 "of tokens, have weights in the batch, such as decoder_loss_weights."
             )
 
-    def _with_row_weights(self, x, y, rows):
-        """Keras' data, with a batch's own targets where only its rows have weights."""
-        check_known_ids(x, self)
+    def _checked(self, x, y, rows, of_ids):
+        """Keras' data, with a batch's own targets where only its rows have weights.
+
+        The ids that the model reads are checked, and if the loss reads ids, targets.
+        """
+        check_known_ids(x, self, *self.token_inputs)
         if y is None and rows is not None and isinstance(x, dict):
             y, weights = targets_and_weights(x)
             rows = _weigh_rows(weights, rows)
+        if of_ids:
+            alone = y is None and isinstance(x, dict)
+            targets, weights = targets_and_weights(x) if alone else (y, rows)
+            check_known_targets(targets, weights, self)
         return x, y, rows
 
     def _get_jax_state(self, **options):
@@ -201,6 +213,15 @@ class KerasModel(SavesParts, keras.Model):
 
     def build_from_config(self, config):
         self.build()
+
+
+def _reads_ids(loss):
+    """Whether a loss, as `compile` got it, reads all integers as classes."""
+    sparse = keras.losses.SparseCategoricalCrossentropy
+    if isinstance(loss, sparse):
+        return loss.ignore_class is None
+    named = loss == "sparse_categorical_crossentropy"
+    return loss is None or named or isinstance(loss, CrossEntropy)
 
 
 def _of_positions(targets, logits):

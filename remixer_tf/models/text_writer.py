@@ -21,6 +21,7 @@ class TextWriter(KerasModel):
     """
 
     scale_logits = False
+    target_name = "decoder_target_tokens"
 
     @checked
     def __init__(

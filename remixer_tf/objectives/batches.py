@@ -64,15 +64,38 @@ _ARRAYS = ("ndarray", "EagerTensor", "ArrayImpl")
 
 
 def check_known_ids(batch, model, *names):
-    """As `check_ids`, of these names or all; but for tensors of a compiled program.
+    """As `check_ids`, of these names alone; but for tensors of a compiled program.
 
     Without a check an engine reads NaN or another row, or raises an error that names
     neither batch nor model.
     """
     if isinstance(batch, Mapping):
-        read = {k: x for k, x in batch.items() if not names or k in names}
+        read = {name: batch[name] for name in names if name in batch}
         known = {k: x for k, x in read.items() if type(x).__name__ in _ARRAYS}
         check_ids(known, model)
+
+
+def check_known_targets(targets, weights, model):
+    """As `check_known_ids`, of a model's targets. Those of weight 0 may be any.
+
+    `weights` are those of targets or of rows, None for ones. Targets that are no
+    integers have no ids.
+    """
+    known = type(targets).__name__ in _ARRAYS and "int" in str(targets.dtype)
+    if not known or type(weights).__name__ not in (*_ARRAYS, "NoneType"):
+        return
+    targets = np.asarray(targets)
+    if weights is not None:
+        weights = np.asarray(weights_of_targets(weights, targets.shape))
+        if weights.shape != targets.shape:
+            return  # The loss says so.
+        targets = targets[weights != 0]
+    check_ids({model.target_name: targets}, model)
+    if targets.size and (least := int(np.min(targets))) < 0:
+        raise UserError(
+            f"The targets hold {least}, and ids start at 0. Give it the weight 0, or "
+            "correct it."
+        )
 
 
 def targets_and_weights(batch):

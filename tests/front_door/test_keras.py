@@ -18,7 +18,9 @@ from remixer_tf.models import (
     SpanHead,
     TransformerStack,
 )
+from remixer_tf.models.keras_model import _reads_ids
 from remixer_tf.named_models import presets
+from remixer_tf.objectives.batches import check_known_targets
 from remixer_tf.objectives.losses import cross_entropy
 from tests.models.tiny import tiny_encoder, tiny_mixture
 
@@ -142,6 +144,7 @@ def test_fit_weighs_rows_of_a_batch_alone():
         "encoder_input_tokens": rng.integers(1, 7, (4, 8)),
         "labels": rng.integers(0, 3, (4, 1)),
         "label_weights": np.array([[1.0], [2.0], [1.0], [1.0]]),
+        "teacher_tokens": np.full((4, 8), 999),  # which no model reads
     }
     rows = np.array([1.0, 0.5, 0.0, 2.0])
     logits = np.asarray(model(batch), "float64")[:, 0]
@@ -203,6 +206,43 @@ def test_vectors_have_no_loss_of_their_own():
     eagerly = keras.backend.backend() == "tensorflow"
     model.compile("sgd", keras.losses.CosineSimilarity(), run_eagerly=eagerly)
     assert -1 <= model.evaluate(batch, vectors, verbose=0) <= 1
+
+
+def test_targets_of_no_class_are_refused():
+    """Targets of weight 0 may be any, and a loss may have its own id to ignore."""
+    model = tiny_encoder("bert", functools.partial(ClassificationHead, 3))
+    batch = {"encoder_input_tokens": np.ones([2, 8], "int32")}
+    # The batch's targets give way to y.
+    labels = {"labels": np.array([9, 9]), "label_weights": np.ones(2)}
+    right, wrong, negative = (np.array([0, k]) for k in (2, 3, -1))
+    model.compile("sgd")
+    for method in (model.fit, model.evaluate, model.train_on_batch):
+        with pytest.raises(UserError, match="class 3, but the model's num_classes is"):
+            method({**batch, **labels}, wrong)
+    with pytest.raises(UserError, match="class 9, but the model's num_classes is 3"):
+        model.fit({**batch, **labels})
+    with pytest.raises(UserError, match="^The targets hold -1, and ids start at 0"):
+        model.fit(batch, negative)
+    with pytest.raises(UserError, match="class 3, but the model's num_classes is"):
+        model.fit(batch, right, validation_data=(batch, wrong))
+    for weights in (np.array([1, 0]), np.array([[1.0], [0.0]])):
+        check_known_targets(wrong, weights, model)
+    sparse = keras.losses.SparseCategoricalCrossentropy
+    for loss, reads in (
+        ("sparse_categorical_crossentropy", True),
+        (rt.CrossEntropy(), True),
+        (sparse(from_logits=True), True),
+        (sparse(from_logits=True, ignore_class=3), False),
+        ("mse", False),
+    ):
+        assert _reads_ids(loss) == reads
+    stack = functools.partial(TransformerStack, {"shift": lambda **k: Shift(1, **k)}, 1)
+    writer = DecoderOnly(stack, vocab_size=11, d_model=8)
+    writer.build()
+    writer.compile("sgd")
+    tokens = {"decoder_input_tokens": np.ones([2, 4], "int32")}
+    with pytest.raises(UserError, match="token id 11, but the model's vocab_size is"):
+        writer.fit(tokens, np.full([2, 4], 11))
 
 
 @pytest.mark.parametrize("method", ["train_step", "compute_loss"])

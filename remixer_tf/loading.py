@@ -183,4 +183,4 @@ def _imported(path, bindings, modules, adapters):
         with open(file, "w") as opened:
             opened.write(run_gin(source))
         configuration = read([file], bindings, modules=modules)
-    return LoadedRun(configuration, source=source, adapters=adapters)
+    return LoadedRun(configuration, source=source, adapters=adapters, modules=modules)

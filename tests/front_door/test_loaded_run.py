@@ -314,7 +314,8 @@ def test_published_weights_are_imported_on_the_way(tmp_path):
         rt.load(folder)
     train_vocabulary(TEXTS, str(folder / "spiece.model"), model_type="word")
     lengths = ["FEATURE_LENGTHS = {'inputs': 12, 'targets': 8}"]
-    run = rt.load(folder, bindings=lengths)
+    run = rt.load(folder, bindings=lengths, modules=["json"])
+    assert run.modules == ["json"]  # `fit` loads its run with them.
     imported = tmp_path / "run"
     run_command(
         "import_weights",

@@ -7,8 +7,9 @@
     run = rt.load("FOLDER")                          # a run, or published weights
     run.generate("the cat slept")
 
-Importing this package imports nothing else. Each name, and each module below it, is
-imported when it is first used.
+Importing this package imports Python's own modules alone, and names TensorFlow a folder
+for compiled programs, see `remixer_tf.programs`. Each name, and each module below it,
+is imported when it is first used.
 """
 
 import importlib.util
@@ -35,6 +36,8 @@ if not os.path.isdir(os.path.join(__path__[0], "tasks")):
 
 if importlib.util.find_spec("editdistance") is None:
     sys.modules["editdistance"] = importlib.import_module(f"{__name__}.edit_distance")
+
+importlib.import_module(f"{__name__}.programs").make_place()
 
 
 def __getattr__(name):

@@ -16,6 +16,7 @@ from importlib import metadata
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ["REMIXER_TF_CACHE"] = ""  # Tests write nothing into the user's folder.
 # Programs here run once: XLA need not spend the time on making them fast, nor on parts
 # to be compiled by many cores.
 os.environ.setdefault(

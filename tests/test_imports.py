@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 # Each group may import from itself (without cycles) and from the groups before it.
 ORDER = [
-    ["arguments", "console", "errors"],
+    ["arguments", "console", "errors", "programs"],
     ["kernels"],
     ["layers"],
     ["objectives"],

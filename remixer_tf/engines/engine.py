@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import keras
+import numpy as np
 import seqio
 
 from remixer_tf.checkpoints.reading import (
@@ -58,6 +59,26 @@ def check_rows(rows, replicas, micro_batches=1):
             f"{micro_batches} micro-batch(es). Set a batch size that is a multiple of "
             f"{parts}."
         )
+
+
+def fill_rows(batch, replicas):
+    """Repeats a batch's last row, so that few programs serve all numbers of rows.
+
+    A replica then has 1, 2, 3, 4, 6, 8, 12, .. rows: powers of two, and halfway between
+    them. What is written to the copies ends when it does for the last row. Returns a
+    dictionary of arrays.
+    """
+    rows = len(next(iter(batch.values())))
+    own = -(-rows // replicas)
+    most = 1 << max(own - 1, 0).bit_length()
+    fewer = 3 * most // 4
+    wanted = replicas * (fewer if most > 2 and own <= fewer else most)
+    if not rows:
+        return batch
+    return {
+        name: np.pad(x, [(0, wanted - rows)] + [(0, 0)] * (np.ndim(x) - 1), mode="edge")
+        for name, x in batch.items()
+    }
 
 
 def check_float16(dtype_policy, device):
@@ -144,15 +165,19 @@ class Engine(abc.ABC):
         """
 
     @abc.abstractmethod
-    def compile(self, function, any_rows=False):
+    def compile(self, function, any_rows=False, xla=None):
         """Compiles a function of a batch that calls the model, for evaluation.
 
         Args:
             function: takes a dictionary of tensors [rows, ...] and returns a structure
                 of tensors with a leading axis.
-            any_rows: bool, whether the number of rows is unknown while tracing. One
-                graph then serves batches of all sizes and rounds alike, as in
-                `TextToText`.
+            any_rows: bool, whether batches may have any number of rows, as questions
+                to a `TextToText`. One graph of TensorFlow's then serves all numbers.
+                XLA compiles few, see `fill_rows`.
+            xla: bool, whether XLA compiles it on TensorFlow; None for what the engine
+                does. "answers" is for functions that write texts token after token:
+                XLA then compiles them on CPUs too, unless the engine or
+                REMIXER_TF_CACHE say no. What it cannot compile runs without it.
 
         Returns:
             a function of a batch that computes with the model's current weights. It

@@ -10,8 +10,16 @@ import tensorflow as tf
 from absl import logging
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from remixer_tf import programs
 from remixer_tf.engines.device_rates import matmul_rate, peak_rate
-from remixer_tf.engines.engine import Cost, Engine, Host, check_float16, check_rows
+from remixer_tf.engines.engine import (
+    Cost,
+    Engine,
+    Host,
+    check_float16,
+    check_rows,
+    fill_rows,
+)
 from remixer_tf.engines.jax.flops import product_flops, program_bytes
 from remixer_tf.engines.jax.layout import Layout
 from remixer_tf.engines.jax.placement import placed, shared
@@ -66,6 +74,7 @@ class JaxEngine(Engine):
         check_choices(CHECKPOINT_FORMATS, **{name: checkpoint_format})
         self.checkpoint_format = checkpoint_format
         check_backend("JaxEngine", "jax")
+        programs.find_jax(jax.config)
         self._layout = Layout(mesh_shape, layout_rules)
         self.num_replicas = self._layout.num_batch_parts
         axes = self._layout.axes or {"data": 1}
@@ -203,8 +212,8 @@ class JaxEngine(Engine):
             self._programs[shapes] = compiled, cost
         return self._programs[shapes]
 
-    def compile(self, function, any_rows=False):
-        variables, most = self.model.variables, 0
+    def compile(self, function, any_rows=False, xla=None):
+        variables = self.model.variables
         shardings = list(self._of_variables().values())
 
         @jax.jit
@@ -213,15 +222,10 @@ class JaxEngine(Engine):
                 return function(batch)
 
         def call(batch):
-            nonlocal most
             rows = len(next(iter(batch.values())))
             check_rows(rows, self.num_replicas)
-            # Shapes are static: padding fewer rows spares compiling another program.
-            most = max(most, rows) if any_rows else rows
-            batch = {
-                key: np.pad(x, [(0, most - rows)] + [(0, 0)] * (np.ndim(x) - 1))
-                for key, x in batch.items()
-            }
+            if any_rows:
+                batch = fill_rows(batch, self.num_replicas)
             values = put([v.value for v in variables], shardings)
             batch = put(batch, dict.fromkeys(batch, self._of_batch()))
             with shared(self._shared_tensors()):

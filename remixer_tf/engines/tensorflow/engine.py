@@ -1,11 +1,20 @@
 """The engine on TensorFlow: `tf.distribute` around a `tf.function`."""
 
+import sys
+
 import keras
 import numpy as np
 import tensorflow as tf
 
+from remixer_tf import console, programs
 from remixer_tf.engines.device_rates import matmul_rate, peak_rate
-from remixer_tf.engines.engine import Cost, Engine, check_float16, check_rows
+from remixer_tf.engines.engine import (
+    Cost,
+    Engine,
+    check_float16,
+    check_rows,
+    fill_rows,
+)
 from remixer_tf.engines.tensorflow.flops import (
     peak_bytes,
     product_flops,
@@ -33,7 +42,8 @@ class TensorFlowEngine(Engine):
     Args:
         strategy: str, see `get_strategy`.
         jit_compile: bool, whether XLA compiles forward and backward passes and
-            evaluations. None compiles on GPUs. TPUs always compile.
+            evaluations. None compiles on GPUs, and on CPUs what writes answers, see
+            `Engine.compile`. TPUs always compile.
 
     Raises:
         ValueError: Keras runs on another library, or see `get_strategy`.
@@ -44,6 +54,8 @@ class TensorFlowEngine(Engine):
         check_backend("TensorFlowEngine")
         self._strategy = get_strategy(strategy)
         self._jit_compile = uses_xla(jit_compile)
+        programs.find()
+        self._compiles_answers = jit_compile is None and programs.are_wanted()
         self.host = get_host(self._strategy)
         self.num_replicas = self._strategy.num_replicas_in_sync
         self._replicas = local_replicas(self._strategy)
@@ -73,32 +85,63 @@ class TensorFlowEngine(Engine):
     def step(self, superbatch, stop=False):
         return self._train_step(superbatch, stop=stop)
 
-    def compile(self, function, any_rows=False):
-        compiled = tf.function(function, jit_compile=self._jit_compile, autograph=False)
-        strategy = self._strategy
+    def compile(self, function, any_rows=False, xla=None):
+        if xla == "answers":
+            xla = None
+            if self._compiles_answers and not self._jit_compile:
+                return self._by_xla_or_without(function, any_rows)
+        xla = self._jit_compile if xla is None else xla
+        compiled = tf.function(function, jit_compile=xla, autograph=False)
 
         def compute(batch):
             if not any_rows:
                 return compiled(batch)
-            specs = {
-                name: tf.TensorSpec([None, *x.shape[1:]], x.dtype)
-                for name, x in batch.items()
-            }
-            return compiled.get_concrete_function(specs)(batch)
+            return compiled.get_concrete_function(_of_any_rows(batch))(batch)
 
         # One of several hosts may call it alone: replicas share nothing here.
         on_replicas = tf.function(
-            lambda batch: strategy.run(compute, (batch,)), autograph=False
+            lambda batch: self._strategy.run(compute, (batch,)), autograph=False
         )
         run = compute if self._replicas == 1 else on_replicas
 
         def call(batch):
-            check_rows(next(iter(batch.values())).shape[0], self._replicas)
-            results = run(split_rows(batch, strategy))
+            rows = len(next(iter(batch.values())))
+            check_rows(rows, self._replicas)
+            if any_rows and xla:
+                batch = fill_rows(batch, self._replicas)
+            results = run(split_rows(batch, self._strategy))
             return tf.nest.map_structure(
-                lambda *parts: np.concatenate([part.numpy() for part in parts]),
-                *strategy.experimental_local_results(results),
+                lambda *parts: np.concatenate([part.numpy() for part in parts])[:rows],
+                *self._strategy.experimental_local_results(results),
             )
+
+        return call
+
+    def _by_xla_or_without(self, function, any_rows):
+        """Compiles a function by XLA, and without it from the first error on.
+
+        An error that is not XLA's comes again without it.
+        """
+        by_xla = self.compile(function, any_rows, xla=True)
+        without = self.compile(function, any_rows, xla=False)
+        fails = False
+
+        def call(batch):
+            nonlocal fails
+            if fails:
+                return without(batch)
+            try:
+                return by_xla(batch)
+            except tf.errors.OpError as error:
+                found = without(batch)
+                fails = True
+                console.say(
+                    "XLA cannot compile how this model writes, so answers take longer "
+                    f"({str(error).partition(chr(10))[0]:.200})",
+                    "warning",
+                    sys.stderr,
+                )
+                return found
 
         return call
 
@@ -168,3 +211,8 @@ class TensorFlowEngine(Engine):
         if tf.config.list_physical_devices("GPU"):
             return None  # TensorFlow does not report a GPU's memory.
         return super().memory_limit()
+
+
+def _of_any_rows(batch):
+    """The specs of a batch's tensors, without a number of rows."""
+    return {k: tf.TensorSpec([None, *x.shape[1:]], x.dtype) for k, x in batch.items()}

@@ -1,0 +1,185 @@
+"""Compiled programs stay on disk, so that the next process need not compile them.
+
+XLA writes the programs of TensorFlow and of JAX into a folder of the user's own. A
+process of TensorFlow reads them through links in a folder that nobody else uses, and
+only those whose bytes are as they were written. What it compiles joins the others when
+it ends.
+
+REMIXER_TF_CACHE names the folder, by default ~/.cache/remixer_tf. If it is empty,
+nothing is kept, and on CPUs nothing is compiled that nobody asked for.
+"""
+
+import atexit
+import contextlib
+import functools
+import os
+import stat
+import sys
+
+VARIABLE = "REMIXER_TF_CACHE"
+_MOST_BYTES = 2**29  # of each engine's programs; the oldest go first
+_NEW = "new."  # the start of a file that is not yet whole
+_ROOM = 2**28  # bytes; with less the programs are only read
+_XLA = "--tf_xla_persistent_cache_directory={} --tf_xla_persistent_cache_read_only={}"
+_place = None  # the folder of this process' links
+
+
+def are_wanted():
+    """Whether programs shall be kept: XLA then compiles what writes answers on CPUs."""
+    return os.environ.get(VARIABLE) != ""
+
+
+def make_place():
+    """Names TensorFlow, before it is imported, the folder where `find` puts programs.
+
+    It reads TF_XLA_FLAGS once, when it is imported. The folder is not that of all
+    processes: XLA fails if it cannot write there, and at a file that is not whole.
+    """
+    global _place
+    flags = os.environ.get("TF_XLA_FLAGS", "")
+    named = "persistent_cache_directory" in flags
+    if named or "tensorflow" in sys.modules or not are_wanted():
+        return
+    import shutil  # late, as others below: the package is imported in a moment
+    import tempfile
+
+    try:
+        _place = tempfile.mkdtemp(prefix="remixer_tf-programs-")
+        full = shutil.disk_usage(_place).free < _ROOM
+    except OSError as error:
+        _say(error)
+        return
+    atexit.register(_leave, os.getpid(), _place)
+    xla = _XLA.format(_place, str(full).lower())
+    os.environ["TF_XLA_FLAGS"] = f"{flags} {xla}".strip()
+
+
+@functools.cache
+def find():
+    """Links what earlier processes compiled into the folder that TensorFlow reads.
+
+    Returns the folder of all processes, or None. If it cannot be used, a line says why,
+    and all works without.
+    """
+    if _place is None or not are_wanted():
+        return None
+    try:
+        store = _store("tensorflow")
+        _link(store, _place)
+    except OSError as error:
+        _say(error)
+        return None
+    atexit.register(_join, os.getpid(), store, _place)
+    return store
+
+
+@functools.cache
+def find_jax(config):
+    """Tells JAX where to keep what it compiles, unless its `config` says so already."""
+    if config.jax_compilation_cache_dir is not None or not are_wanted():
+        return
+    try:
+        folder = _store("jax")
+    except OSError as error:
+        _say(error)
+        return
+    config.update("jax_compilation_cache_dir", folder)
+    if config.jax_compilation_cache_max_size < 0:  # no bound
+        config.update("jax_compilation_cache_max_size", _MOST_BYTES)
+
+
+def _say(error):
+    from remixer_tf import console  # late: it is not needed to import the package
+
+    console.say(
+        "compiled programs are not kept, which costs seconds at each start "
+        f"({error}). {VARIABLE} names a folder of yours, or is empty.",
+        "warning",
+        sys.stderr,
+    )
+
+
+def _store(engine):
+    """Makes the folder of an engine's programs, for machines like this one."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
+    folder = os.environ.get(VARIABLE, os.path.join(home, "remixer_tf"))
+    folder = _own(os.path.expanduser(folder))
+    return _own(os.path.join(_own(os.path.join(folder, _machine())), engine))
+
+
+def _own(folder):
+    """Makes a folder that nobody else may write to, and returns its path.
+
+    Raises an OSError if there is one that others may write to.
+    """
+    from remixer_tf.errors import StorageError
+
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    found = os.stat(folder)
+    if found.st_uid != os.geteuid():
+        raise StorageError(f"{folder} belongs to another user")
+    if stat.S_IMODE(found.st_mode) & 0o022:
+        raise StorageError(f"others may write to {folder}: chmod go-w")
+    return folder
+
+
+def _machine():
+    """Returns a name for what programs depend on beside their text."""
+    import hashlib
+    import platform
+    from importlib import metadata
+
+    known = [platform.machine(), os.environ.get("XLA_FLAGS", "")]
+    known += [f"{x} {metadata.version(x)}" for x in ("tensorflow", "jax")]
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        known += [next((x for x in file if x.startswith("flags")), "")]
+    return hashlib.sha256("\n".join(known).encode()).hexdigest()[:16]
+
+
+def _link(store, place):
+    """Links the whole programs of `store` into `place`.
+
+    A program is a file NAME.DIGEST. Damaged ones are removed, and the oldest while
+    there are too many.
+    """
+    left = _MOST_BYTES
+    for path in sorted(_programs(store), key=os.path.getmtime, reverse=True):
+        name, _, digest = os.path.basename(path).rpartition(".")
+        left -= os.path.getsize(path)
+        if left < 0 or _digest(path) != digest:
+            os.remove(path)
+        else:
+            os.symlink(path, os.path.join(place, name))
+
+
+def _programs(store):
+    return [entry.path for entry in os.scandir(store) if entry.is_file()]
+
+
+def _digest(path):
+    import hashlib
+
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _join(owner, store, place):
+    """Copies the programs of a folder that are no links to `store`."""
+    import shutil
+
+    if os.getpid() != owner:  # a child that was forked
+        return
+    with contextlib.suppress(OSError):  # A full disk: they are compiled again.
+        for entry in os.scandir(place):
+            if entry.is_file(follow_symlinks=False):
+                name = f"{entry.name}.{_digest(entry.path)}"
+                new = os.path.join(store, f"{_NEW}{os.getpid()}")
+                shutil.copyfile(entry.path, new)
+                os.replace(new, os.path.join(store, name))
+
+
+def _leave(owner, place):
+    import shutil
+
+    if os.getpid() == owner:
+        shutil.rmtree(place, ignore_errors=True)

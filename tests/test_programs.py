@@ -1,0 +1,138 @@
+"""What XLA compiles is kept for the next process, whole and by its owner alone."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from remixer_tf import programs
+
+PROGRAM = """
+import remixer_tf
+import tensorflow as tf
+from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
+TensorFlowEngine()
+twice = tf.function(lambda x: tf.sin(x) + x, jit_compile=True)
+print(float(twice(tf.ones([]))))
+"""
+
+
+def start(store, name="a", content=b"text"):
+    """A process that compiles a program; returns what it had before."""
+    with tempfile.TemporaryDirectory() as place:
+        programs._link(str(store), place)
+        found = {x.name: x.read_bytes() for x in pathlib.Path(place).iterdir()}
+        if name not in found:
+            pathlib.Path(place, name).write_bytes(content)
+        programs._join(os.getpid(), str(store), place)
+    return found
+
+
+def test_the_next_process_has_what_one_compiled(tmp_path):
+    assert start(tmp_path) == {}
+    assert start(tmp_path, "b", b"more") == {"a": b"text"}
+    assert start(tmp_path) == {"a": b"text", "b": b"more"}
+
+
+@pytest.mark.parametrize("damage", [b"", b"tex", b"texT", b"text\0" * 1000])
+def test_a_damaged_program_is_compiled_again(tmp_path, damage):
+    start(tmp_path)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(damage)
+    assert start(tmp_path, content=b"anew") == {}
+    assert start(tmp_path) == {"a": b"anew"}
+
+
+def test_a_file_that_was_not_whole_is_removed(tmp_path):
+    (tmp_path / "new.123").write_bytes(b"te")
+    assert start(tmp_path) == {}
+    assert start(tmp_path) == {"a": b"text"}
+
+
+def test_the_oldest_go_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(programs, "_MOST_BYTES", 10)
+    for age, name in enumerate("abc"):
+        start(tmp_path, name)
+        (path,) = tmp_path.glob(f"{name}.*")
+        os.utime(path, (age, age))
+    assert sorted(start(tmp_path, "c")) == ["b", "c"]
+
+
+@pytest.fixture
+def find(tmp_path, monkeypatch):
+    """Calls `find` for a store, as in a new process."""
+    monkeypatch.setattr(programs, "_place", str(tmp_path / "place"))
+    (tmp_path / "place").mkdir()
+
+    def find(store):
+        programs.find.cache_clear()
+        monkeypatch.setenv(programs.VARIABLE, str(store))
+        return programs.find()
+
+    yield find
+    programs.find.cache_clear()
+
+
+def test_it_can_be_switched_off(find, capsys):
+    assert find("") is None and not capsys.readouterr().err
+
+
+def test_tensorflow_is_told_before_it_is_imported(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    for imports, told in [
+        ("import remixer_tf", True),
+        ("import remixer_tf, tensorflow", True),
+        ("import tensorflow, remixer_tf", False),
+    ]:
+        code = f"{imports}, os; print(os.environ.get('TF_XLA_FLAGS', ''))"
+        environment = {k: v for k, v in os.environ.items() if k != programs.VARIABLE}
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        assert (str(tmp_path) in done.stdout) == told
+        assert not [*tmp_path.iterdir()]  # It is removed at the end.
+
+
+@pytest.mark.parametrize("kind", ["file", "others may write", "of another user"])
+def test_a_folder_that_cannot_be_used_is_one_line(
+    tmp_path, find, monkeypatch, capsys, kind
+):
+    store = tmp_path / "store"
+    if kind == "file":
+        store.write_text("")
+    else:
+        store.mkdir()
+        store.chmod(0o777 if kind == "others may write" else 0o700)
+        if kind == "of another user":
+            monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert find(store) is None
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(store) in line and programs.VARIABLE in line
+
+
+@pytest.mark.slow
+def test_processes_share_programs_and_survive_damage(tmp_path):
+    store = tmp_path / "store"
+    values = set()
+    for damaged in (False, False, True):
+        if damaged:
+            for path in store.rglob("*XLA*"):
+                path.write_bytes(path.read_bytes()[:100])
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env={**os.environ, programs.VARIABLE: str(store)},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        values.add(done.stdout)
+        (path,) = store.rglob("*XLA*")
+        assert path.parent.stat().st_mode & 0o077 == 0
+    assert len(values) == 1

@@ -15,6 +15,7 @@ from remixer_tf.data.pipeline import NO_EXAMPLES, check_split, with_seed
 from remixer_tf.data.texts import decode_text, features_of_text
 from remixer_tf.errors import UserError, check_integers
 from remixer_tf.models import DecoderOnly
+from remixer_tf.objectives.batches import depends_on_padding
 
 
 @checked
@@ -66,6 +67,34 @@ def converter_for(model):
     if isinstance(model, DecoderOnly):
         return LanguageModelFeatureConverter
     return seqio.EncDecFeatureConverter
+
+
+def writes_in_float32(model):
+    """Whether a model writes answers, and computes them in float32.
+
+    What gives the same sums in another order then gives the same answers. In bfloat16
+    it may change the likeliest token.
+    """
+    return hasattr(model, "decode_step") and model.compute_dtype == "float32"
+
+
+def padded_lengths(model, feature_lengths):
+    """Returns lengths that rows may be padded to with the same answers, least first.
+
+    They are quarters of `feature_lengths` if the model masks its padding; targets are
+    not read, so their length stays. In bfloat16 a sum over fewer zeros may round
+    differently: what writes in it reads whole `feature_lengths`.
+    """
+    writes = hasattr(model, "decode_step")
+    if depends_on_padding(model) or writes and not writes_in_float32(model):
+        return [dict(feature_lengths)]
+    return [
+        {
+            name: n if name == "targets" else -(-n * quarter // 4)
+            for name, n in feature_lengths.items()
+        }
+        for quarter in (1, 2, 3, 4)
+    ]
 
 
 def batch_examples(examples, codec, *, batch_size, length_buckets=None):

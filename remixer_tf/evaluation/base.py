@@ -17,7 +17,11 @@ from remixer_tf import console
 from remixer_tf.arguments import TheRun
 from remixer_tf.checkpoints.vocabularies import check_vocabularies
 from remixer_tf.data.codec import Codec
-from remixer_tf.data.eval_batches import converter_for
+from remixer_tf.data.eval_batches import (
+    converter_for,
+    padded_lengths,
+    writes_in_float32,
+)
 from remixer_tf.data.lengths import (
     check_feature_lengths,
     count_over_length,
@@ -27,7 +31,7 @@ from remixer_tf.data.lengths import (
 from remixer_tf.data.pipeline import check_split, data_of
 from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.errors import UserError, check_integers
-from remixer_tf.evaluation.calls import call_on_examples, padded_lengths
+from remixer_tf.evaluation.calls import call_on_examples
 from remixer_tf.evaluation.results import (
     KINDS,
     metrics_by_name,
@@ -231,7 +235,9 @@ class Evaluation:
         """Returns the compiled function, kept for the next step."""
         if self._compiled[0] is not engine:
             function = self.batch_function(engine.model)
-            self._compiled = engine, engine.compile(function, self.any_rows)
+            answers = self.any_rows and writes_in_float32(engine.model)
+            xla = "answers" if answers else None
+            self._compiled = engine, engine.compile(function, self.any_rows, xla)
         return self._compiled[1]
 
 

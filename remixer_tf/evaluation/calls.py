@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from remixer_tf import console
 from remixer_tf.data.eval_batches import batch_examples
-from remixer_tf.objectives.batches import depends_on_padding
 from remixer_tf.training.progress import rich_console
 
 
@@ -31,25 +30,3 @@ def call_on_examples(function, examples, codec, *, description, **options):
     # Rows that fill up the last batch have the place -1.
     order = np.argsort(np.concatenate(places), kind="stable")[-len(examples) :]
     return tf.nest.map_structure(lambda *x: np.concatenate(x)[order], *results)
-
-
-def padded_lengths(model, feature_lengths):
-    """Returns lengths that rows may be padded to, with the answers of `infer`.
-
-    Inference pads to `feature_lengths`. Quarters of them save time. They give the same
-    answers in float32, if the model masks its padding. In bfloat16 a sum over fewer
-    zeros may round differently, and change the likeliest token. Targets are not read,
-    so their length stays.
-    """
-    writes_in_bfloat16 = (
-        hasattr(model, "decode_step") and model.compute_dtype != "float32"
-    )
-    if writes_in_bfloat16 or depends_on_padding(model):
-        return [dict(feature_lengths)]
-    return [
-        {
-            name: n if name == "targets" else -(-n * quarter // 4)
-            for name, n in feature_lengths.items()
-        }
-        for quarter in (1, 2, 3, 4)
-    ]

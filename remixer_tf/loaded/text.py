@@ -1,6 +1,5 @@
 """Methods of a loaded run for texts: answers, streams, likelihoods."""
 
-import functools
 import itertools
 import secrets
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from remixer_tf.loaded import searches
 from remixer_tf.loaded.inputs import LongTexts, listed
 from remixer_tf.loaded.kept import Options, kept
 from remixer_tf.serving.text_scorer import TextScorer, text_scorer
-from remixer_tf.serving.text_to_text import text_to_text
+from remixer_tf.serving.text_to_text import AHEAD, text_to_text
 from remixer_tf.serving.token_graph import searchable
 from remixer_tf.startup import check_backend
 
@@ -73,16 +72,15 @@ class TextMethods:
         check_flags(scores=scores)
         texts, one = listed(texts)
         model, inputs = self._answerer(max_length, **search)
-        ask = functools.partial(model.ask, settings=inputs) if inputs else model
         length = model.tokens.input_length
         long = LongTexts(on_long, f"texts are longer than {length} tokens")
         answers, rest = [], iter(texts)
-        while batch := list(itertools.islice(rest, size)):
-            found = ask(tf.constant(batch))
-            long.count(batch, found["trimmed"].numpy())
+        while batch := list(itertools.islice(rest, size * AHEAD)):
+            found = model.answer_all(batch, size, inputs)
+            long.count(batch, found["trimmed"])
             several = "all_outputs" in found
             names = ("all_outputs", "all_scores") if several else ("outputs", "scores")
-            rows, values = (found[name].numpy() for name in names)
+            rows, values = (found[name] for name in names)
             for row, value in zip(rows, values, strict=True):
                 if not several:
                     row, value = [row], [value]

@@ -4,17 +4,21 @@ import contextlib
 import io
 import itertools
 import math
+import os
+import stat
 import sys
-
-import tensorflow as tf
 
 from remixer_tf import console
 from remixer_tf.checkpoints.whole_folder import whole_file
 from remixer_tf.errors import StorageError, UserError
+from remixer_tf.serving.text_to_text import AHEAD
 
 
 def answer_lines(model, lines, output, batch_size, scores=False, refuses_long=False):
     """Writes the answer to each line, in order.
+
+    Of a file it reads `AHEAD` batches at a time, and answers lines of about the same
+    length together; of a pipe or a terminal it answers what has come.
 
     Several answers to a question have a line each. A line is empty where a search found
     fewer. Line breaks in an answer are written as `\\n` or `\\r`. Standard error
@@ -28,16 +32,17 @@ def answer_lines(model, lines, output, batch_size, scores=False, refuses_long=Fa
         scores: bool, whether to write a tab and the score after each answer.
         refuses_long: bool, whether a line that would be trimmed is a ValueError.
     """
+    ahead = batch_size * (AHEAD if _is_file(lines) else 1)
     lines, total, over = iter(lines), 0, 0
     longest = f"{model.tokens.input_length} tokens"
-    while batch := list(itertools.islice(lines, batch_size)):
-        texts = tf.constant([x.removesuffix(b"\n").removesuffix(b"\r") for x in batch])
-        answers = model(texts)
-        trimmed = answers["trimmed"].numpy()
+    while batch := list(itertools.islice(lines, ahead)):
+        texts = [x.removesuffix(b"\n").removesuffix(b"\r") for x in batch]
+        answers = model.answer_all(texts, batch_size)
+        trimmed = answers["trimmed"]
         if refuses_long and trimmed.any():
             raise _too_long(total + 1 + trimmed.argmax(), longest)
         texts_and_scores = (
-            answers.get(f"all_{name}", answers[name]).numpy().ravel()
+            answers.get(f"all_{name}", answers[name]).ravel()
             for name in ("outputs", "scores")
         )
         for text, score in zip(*texts_and_scores, strict=True):
@@ -48,6 +53,14 @@ def answer_lines(model, lines, output, batch_size, scores=False, refuses_long=Fa
         over += int(trimmed.sum())
     if over:
         _warn(over, total, f"{longest}: they were trimmed, as in training")
+
+
+def _is_file(lines):
+    """Whether lines come from a file that is there, and not as somebody writes them."""
+    try:
+        return stat.S_ISREG(os.fstat(lines.fileno()).st_mode)
+    except (AttributeError, OSError):  # no file, or one in memory
+        return False
 
 
 def read_pairs(scorer, lines):

@@ -10,16 +10,22 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf.data.codec import UNSETTLED, Codec
-from remixer_tf.data.eval_batches import converter_for
+from remixer_tf.data.eval_batches import (
+    converter_for,
+    padded_lengths,
+    writes_in_float32,
+)
 from remixer_tf.data.language_model import check_reads_inputs
 from remixer_tf.data.lengths import check_feature_lengths
 from remixer_tf.decoding import check_scores, check_writes, greedy_decode, score
 from remixer_tf.decoding.sampling import Sampling
+from remixer_tf.engines.backend_engine import engine_of
 from remixer_tf.errors import UserError, check_integers
 from remixer_tf.serving.requests import Setting
 from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.token_graph import TokenGraph, searchable
 
+AHEAD = 16  # batches that callers of `answer_all` read before the first answer
 _STRINGS = tf.TensorSpec([None], tf.string, name="inputs")
 _TARGETS = tf.TensorSpec([None], tf.string, name="targets")
 
@@ -55,12 +61,11 @@ def text_to_text(
         jit_compile: see `TokenGraph`. An export keeps it.
     """
     engine, step = run.restore(model_dir, step, check_writes)
-    one_graph = keras.backend.backend() == "tensorflow" and engine.num_replicas == 1
-    kind = TextToText if one_graph else functools.partial(TextThroughArrays, engine)
-    answer = kind(
+    answer = TextToText(
         engine.model,
         run.get_task(),
         feature_lengths=run.feature_lengths,
+        engine=engine,
         max_length=max_length,
         decode_fn=decode_fn,
         skip_special_tokens=skip_special_tokens,
@@ -90,6 +95,8 @@ def _lengths(task, feature_lengths, max_length):
 class TextToText(tf.Module):
     """Answers strings with strings; `signatures` are what an export writes.
 
+    Questions are padded as little as gives the same answers, see `padded_lengths`.
+
     A string is read as `inputs` of the task, see `Codec`. If the task has targets
     alone, the model continues the string. A task without targets is a ValueError, and
     a `max_length` that leaves no room for a prompt.
@@ -101,10 +108,13 @@ class TextToText(tf.Module):
         feature_lengths: dictionary of ints, as in training.
         max_length, skip_special_tokens, clean_up_tokenization_spaces: see
             `text_to_text`.
-        graph: `decode_fn`, `weights`, `jit_compile` of the attribute `tokens`, see
-            `TokenGraph`.
+        decode_fn, weights, jit_compile: see `TokenGraph`, the attribute `tokens`. In
+            this process XLA compiles the search of a float32 model unless `jit_compile`
+            says no, see `Engine.compile`.
+        engine: the `Engine` of the model. None for one device.
 
-    A call takes `inputs`, string `[batch]`. It returns a dictionary: `outputs`, string
+    A call takes `inputs`, string `[batch]`, and settings, see `searchable`, or None. It
+    returns a dictionary: `outputs`, string
     `[batch]`, `scores`, float32 `[batch]`, the log-probability of the answer's tokens,
     and `trimmed`, bool `[batch]`, whether the input was too long. A `decode_fn` with
     several answers adds `all_outputs` and `all_scores`, `[batch, answers]`.
@@ -126,7 +136,10 @@ class TextToText(tf.Module):
         max_length=None,
         skip_special_tokens=False,
         clean_up_tokenization_spaces=False,
-        **graph,
+        decode_fn=greedy_decode,
+        weights="float32",
+        jit_compile: bool | None = None,
+        engine=None,
     ):
         super().__init__(name="text_to_text")
         features = task.output_features
@@ -138,7 +151,20 @@ class TextToText(tf.Module):
         check_feature_lengths(feature_lengths, converter_for(model))
         check_reads_inputs(task, feature_lengths, converter_for(model))
         reads, writes = _lengths(task, feature_lengths, max_length)
-        self.tokens = TokenGraph(model, input_length=reads, max_length=writes, **graph)
+        self._engine = engine or engine_of(model)
+        if weights != "float32" and self._no_export():
+            raise UserError(
+                f"text_to_text.weights={weights!r} is for TensorFlow on one device. "
+                "Leave it out, or unset KERAS_BACKEND and choose one device."
+            )
+        self.tokens = TokenGraph(
+            model,
+            input_length=reads,
+            max_length=writes,
+            decode_fn=decode_fn,
+            weights=weights,
+            jit_compile=jit_compile,
+        )
         self.codec = Codec(task, feature_lengths, converter_for(model))
         self.write = functools.partial(
             self.codec.decode,
@@ -147,27 +173,47 @@ class TextToText(tf.Module):
         )
         self.unsettled = UNSETTLED if clean_up_tokenization_spaces else 0
         self._model = lambda: model  # As an attribute, Keras would save it too.
+        if jit_compile is None and writes_in_float32(model):
+            jit_compile = "answers"
+        self._decode = self._engine.compile(
+            self.tokens.search, any_rows=True, xla=jit_compile
+        )
+        self._read = tf.function(self.read, [_STRINGS], autograph=False)
+        self._lengths = [x["inputs"] for x in padded_lengths(model, {"inputs": reads})]
 
-    @tf.function(input_signature=[_STRINGS], autograph=False)
-    def __call__(self, inputs):
-        return self._answer(inputs)
+    def __call__(self, inputs, settings=None):
+        """Answers, with settings in place of the search's own, see `searchable`."""
+        tokens, trimmed = self._read(inputs)
+        tokens, rows = tokens.numpy(), len(tokens)
+        longest = np.max(np.flatnonzero(tokens.any(axis=0)), initial=0)
+        length = next(length for length in self._lengths if longest < length)
+        # The last row is repeated until the replicas can share the rows.
+        fill = [(0, -rows % self._engine.num_replicas), (0, 0)]
+        tokens = np.pad(tokens[:, :length], fill, mode="edge" if rows else "constant")
+        decoded = self._decode(searchable(tokens, settings))
+        tensors = keras.tree.map_structure(lambda x: tf.constant(x[:rows]), decoded)
+        return self._write(tensors, trimmed)
 
-    def ask(self, inputs, settings):
-        """A call with settings in place of the search's own, see `searchable`.
+    def answer_all(self, texts, batch_size, settings=None):
+        """Answers a list of texts, not empty: a call's answers, as NumPy arrays.
 
-        They are inputs of one graph, which serves all values.
+        Texts of a batch are about as long: none waits for the padding of another.
         """
-        settings = {name: tf.convert_to_tensor(x) for name, x in settings.items()}
-        specs = {name: tf.TensorSpec(x.shape, x.dtype) for name, x in settings.items()}
-        return self._ask.get_concrete_function(_STRINGS, specs)(inputs, settings)
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        found = []
+        for at in range(0, len(texts), batch_size):
+            batch = [texts[i] for i in order[at : at + batch_size]]
+            found.append(self(tf.constant(batch), settings))
+        places = np.argsort(order)
+        return {
+            name: np.concatenate([one[name].numpy() for one in found])[places]
+            for name in found[0]
+        }
 
-    @tf.function(autograph=False)
-    def _ask(self, inputs, settings):
-        return self._answer(inputs, settings)
-
-    def _answer(self, inputs, settings=None):
+    def _answer(self, inputs):
+        """A call as a part of an export's graph."""
         tokens, trimmed = self.read(inputs)
-        return self._write(self.tokens.decode(searchable(tokens, settings)), trimmed)
+        return self._write(self.tokens.decode(searchable(tokens)), trimmed)
 
     def _write(self, decoded, trimmed):
         """Returns a call's answers from a `Decoded` of tensors."""
@@ -203,7 +249,15 @@ class TextToText(tf.Module):
           bool. Its `token_scores`, float32, and `tokens`, int32, `[batch, length]`,
           have each target token, and 0 after the last.
         - `predict_tokens`: see `TokenGraph.function`.
+
+        Raises a ValueError on JAX and for several devices, which no graph can hold.
         """
+        if self._no_export():
+            raise UserError(
+                "An export is a graph of TensorFlow's on one device. Unset "
+                "KERAS_BACKEND and choose one device to write it: the checkpoint is "
+                "the same."
+            )
         model = self._model()
 
         @tf.function(input_signature=[_STRINGS, _TARGETS], autograph=False)
@@ -242,7 +296,7 @@ class TextToText(tf.Module):
         @tf.function(input_signature=[_STRINGS], autograph=False)
         def answer(inputs):
             if len(settings) > 1:  # Draws of any top_k would sort the vocabulary.
-                return self(inputs)
+                return self._answer(inputs)
             (longest,) = settings
             return generate(inputs, tf.fill(tf.shape(inputs), longest.default))
 
@@ -271,6 +325,10 @@ class TextToText(tf.Module):
             settings=settings,
         )
 
+    def _no_export(self):
+        on_jax = keras.backend.backend() == "jax"
+        return on_jax or self._engine.num_replicas > 1
+
     def _settings(self):
         """The `Setting`s of the signature `generate`."""
         longest = self.tokens.max_length
@@ -289,38 +347,3 @@ class TextToText(tf.Module):
             Setting(tf.TensorSpec([None], dtype, name), default, low, high)
             for name, dtype, default, low, high in numbers
         ]
-
-
-class TextThroughArrays(TextToText):
-    """A `TextToText` whose model runs on JAX, or on several devices of its `engine`.
-
-    No graph holds model and tokenizers, so there is no export.
-    """
-
-    def __init__(self, engine, model, task, *, weights="float32", **options):
-        if weights != "float32":
-            raise UserError(
-                f"text_to_text.weights={weights!r} is for TensorFlow on one device. "
-                "Leave it out, or unset KERAS_BACKEND and choose one device."
-            )
-        super().__init__(model, task, **options)
-        self._replicas = engine.num_replicas
-        self._decode = engine.compile(self.tokens.search, any_rows=True)
-
-    def __call__(self, inputs, settings=None):
-        tokens, trimmed = self.read(inputs)
-        rows = len(tokens)
-        # The last row is repeated until the replicas can share the rows.
-        fill = [(0, -rows % self._replicas), (0, 0)]
-        tokens = np.pad(tokens, fill, mode="edge" if rows else "constant")
-        decoded = self._decode(searchable(tokens, settings))
-        tensors = keras.tree.map_structure(lambda x: tf.constant(x[:rows]), decoded)
-        return self._write(tensors, trimmed)
-
-    ask = __call__
-
-    def signatures(self):
-        raise UserError(
-            "An export is a graph of TensorFlow's on one device. Unset KERAS_BACKEND "
-            "and choose one device to write it: the checkpoint is the same."
-        )

@@ -37,9 +37,6 @@ class TokenGraph(tf.Module):
         weights: str, the stored type, see `StoredWeights`, which also raises.
         jit_compile: bool, whether XLA compiles the search. It does so for each number
             of rows. None means on GPUs.
-
-    Attributes:
-        search: function of a batch, the `decode_fn` of the model.
     """
 
     def __init__(
@@ -57,25 +54,35 @@ class TokenGraph(tf.Module):
         self.input_length = input_length
         self.max_length, self.decode_fn = max_length, decode_fn
         self.weights = StoredWeights(model, weights)
-        self.search = lambda batch: decode_fn(model, batch, max_length)
-        self._start = lambda batch: model.start_decoding(batch, max_length)
+        self._model = lambda: model  # As an attribute, Keras would save it too.
 
     def cannot_decode(self):
         """Returns why the model cannot decode step by step, a str; "" if it can."""
         try:
-            self._start({"encoder_input_tokens": tf.zeros([1, 2], tf.int32)})
+            batch = {"encoder_input_tokens": tf.zeros([1, 2], tf.int32)}
+            self._model().start_decoding(batch, self.max_length)
         except ValueError as error:
             return str(error)
         return ""
 
-    def decode(self, batch):
+    def search(self, batch):
         """Decodes a batch, see `searchable`, to a `Decoded`."""
-        decode = self.search
-        if self.jit_compile:
-            # A new one for each trace: it reads weights that the graph has cast.
-            decode = tf.function(decode, jit_compile=True, autograph=False)
         with self.weights.reading():
-            return decode(batch)
+            return self.decode_fn(self._model(), batch, self.max_length)
+
+    def decode(self, batch):
+        """`search` in an export, where XLA compiles it if `jit_compile` says so."""
+        if not self.jit_compile:
+            return self.search(batch)
+        # A new one for each trace: it reads weights that the graph has cast.
+        model, longest = self._model(), self.max_length
+        compiled = tf.function(
+            lambda batch: self.decode_fn(model, batch, longest),
+            jit_compile=True,
+            autograph=False,
+        )
+        with self.weights.reading():
+            return compiled(batch)
 
     def function(self, batch_size=None):
         """Returns the graph, traced when it is first called or saved.

@@ -23,7 +23,7 @@ from remixer_tf.objectives.objective import Objective
 from remixer_tf.objectives.summaries import summarize_steps
 from remixer_tf.optimizers import Adafactor
 from remixer_tf.serving.text_scorer import TextScorer
-from remixer_tf.serving.text_to_text import TextThroughArrays
+from remixer_tf.serving.text_to_text import TextToText
 from tests.data.toy_tasks import VOCABULARY, toy_task
 from tests.models.tiny import tiny_model
 from tests.training import toy
@@ -191,7 +191,7 @@ def answered(strategy_name):
 
     engine.build_model(make_model, "float32")
     task, lengths = toy_task({}), {"inputs": 6, "targets": 6}
-    answer = TextThroughArrays(engine, engine.model, task, feature_lengths=lengths)
+    answer = TextToText(engine.model, task, feature_lengths=lengths, engine=engine)
     scorer = TextScorer(engine.model, task, lengths, engine)
     pairs = [scorer.encode(b"a", b"b"), scorer.encode(b"ab", b"ba")]
     answers = answer(tf.constant(["a", "bc", ""]))

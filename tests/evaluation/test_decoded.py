@@ -9,10 +9,10 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.data.codec import Codec
-from remixer_tf.data.eval_batches import read_examples
+from remixer_tf.data.eval_batches import padded_lengths, read_examples
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.errors import UserError
-from remixer_tf.evaluation.calls import call_on_examples, padded_lengths
+from remixer_tf.evaluation.calls import call_on_examples
 from remixer_tf.evaluation.task_metrics import _flatten
 from remixer_tf.tasks.text_metrics import Percent
 from tests.data.toy_tasks import VOCABULARY, rows, toy_task, word_metric

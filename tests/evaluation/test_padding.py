@@ -7,8 +7,9 @@ import pytest
 
 from remixer_tf.data.classification import ClassifierFeatureConverter
 from remixer_tf.data.codec import Codec
+from remixer_tf.data.eval_batches import padded_lengths
 from remixer_tf.decoding import Decoded, classify
-from remixer_tf.evaluation.calls import call_on_examples, padded_lengths
+from remixer_tf.evaluation.calls import call_on_examples
 from remixer_tf.evaluation.decoded import DecodedEvaluation
 from remixer_tf.models import ClassificationHead, EncoderOnly
 from tests.data.toy_tasks import VOCABULARY, toy_task

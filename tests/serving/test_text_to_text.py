@@ -17,12 +17,21 @@ from remixer_tf import configuration
 from remixer_tf.checkpoints.whole_folder import machine
 from remixer_tf.commands import run_command
 from remixer_tf.data.eval_batches import read_examples
-from remixer_tf.decoding import Answers, Choice, Decoded, Search, decode
+from remixer_tf.decoding import (
+    Answers,
+    Choice,
+    Decoded,
+    Search,
+    decode,
+    greedy_decode,
+)
 from remixer_tf.models import DecoderOnly
+from remixer_tf.serving import lines as lines_module
 from remixer_tf.serving import text_to_text
 from remixer_tf.serving.lines import answer_lines, open_input, open_output
 from tests.data.toy_tasks import toy_task
-from tests.models.tiny import VOCAB_SIZE, tiny_mixture
+from tests.layers.harness import randomize
+from tests.models.tiny import VOCAB_SIZE, tiny_mixture, tiny_model
 from tests.settings import part_of
 
 QUESTIONS = [
@@ -85,6 +94,71 @@ def test_lines_stay_lines(batch_size):
     lines = io.BytesIO(b"b\n\na\r\n\xff\xc3\xa9\nc\rd\nlast")
     expected = b"b\n\na\n\xc3\xa9\nc\\rd\nlast\n"
     assert answers(echo_model(), lines, batch_size=batch_size) == expected
+
+
+@pytest.mark.parametrize(
+    ("is_file", "expected"),
+    [(True, [[1, 2], [6, 7], [3]]), (False, [[1, 7], [2, 6], [3]])],
+)
+def test_lines_of_a_file_are_answered_with_others_as_long(
+    tmp_path, monkeypatch, is_file, expected
+):
+    """In their order; lines of a pipe with those that came with them."""
+    lines, found = b"1234567 1 123456 12 123".split(), []
+    call = text_to_text.TextToText.__call__
+
+    def noting(self, texts, settings=None):
+        found.append([len(text) for text in texts.numpy()])
+        return call(self, texts, settings)
+
+    monkeypatch.setattr(lines_module, "AHEAD", 2)
+    monkeypatch.setattr(text_to_text.TextToText, "__call__", noting)
+    path = tmp_path / "lines.txt"
+    path.write_bytes(b"\n".join(lines))
+    with open_input(str(path)) as file:
+        output = answers(echo_model(), file if is_file else list(file))
+    assert output == b"\n".join(lines) + b"\n"
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "expected"),
+    [
+        pytest.param("t5_1_1", "float32", [4, 16], marks=pytest.mark.slow),
+        ("t5_1_1", "mixed_bfloat16", [16]),
+        pytest.param("remixer", "float32", [4, 16], marks=pytest.mark.slow),
+    ],
+)
+def test_questions_are_padded_as_little_as_changes_nothing(kind, dtype, expected):
+    """The answers are those to ids that are padded to the model's length."""
+    model = tiny_model(kind, dtype=dtype, vocab_size=259, num_layers=1)
+    randomize(model)
+    widths = []
+
+    def search(model, batch, max_length):
+        widths.append(batch["encoder_input_tokens"].shape[1])
+        return greedy_decode(model, batch, max_length, eos_id=-1)
+
+    answer = text_to_text.TextToText(
+        model,
+        toy_task({}),
+        feature_lengths={"inputs": 16, "targets": 6},
+        decode_fn=search,
+    )
+    whole_length = tf.function(
+        lambda ids: greedy_decode(model, {"encoder_input_tokens": ids}, 6, eos_id=-1)
+    )
+    for texts in (["ab", "c"], ["abcdefghijkl", "a"], ["d", ""]):
+        found = answer(tf.constant(texts))
+        ids, _ = answer.read(tf.constant(texts))
+        assert ids.shape[1] == 16
+        whole = whole_length(ids)
+        tolerance = 1e-4 if dtype == "float32" else 0.1
+        np.testing.assert_allclose(found["scores"], whole.scores, atol=tolerance)
+        if dtype == "float32":
+            outputs = answer.write(whole.tokens).numpy().tolist()
+            assert found["outputs"].numpy().tolist() == outputs
+    assert widths == expected
 
 
 def test_a_line_break_in_an_answer_is_escaped():

@@ -40,8 +40,10 @@ def _reads_batches(method):
         values = given.arguments
         names = "x", "y", "sample_weight"
         data = [values.get(name) for name in names]
+        if values.get("class_weight") == {}:  # It weighs nothing.
+            values["class_weight"] = None
         if values.get("class_weight") is not None:
-            self._check_class_weight(*data[:2])
+            self._check_class_weight(*_specified(*data)[:2])
         values.update(zip(names, self._checked(*data, of_ids), strict=True))
         if (validation := values.get("validation_data")) is not None:
             data = keras.utils.unpack_x_y_sample_weight(validation)
@@ -213,6 +215,12 @@ class KerasModel(SavesParts, keras.Model):
 
     def build_from_config(self, config):
         self.build()
+
+
+def _specified(x, y, rows):
+    """Keras' data, or the specifications of a Dataset's."""
+    spec = getattr(x, "element_spec", None)
+    return (x, y, rows) if spec is None else keras.utils.unpack_x_y_sample_weight(spec)
 
 
 def _reads_ids(loss):

@@ -5,6 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
 import remixer_tf as rt
@@ -158,12 +159,17 @@ def test_fit_weighs_rows_of_a_batch_alone():
     with pytest.raises(UserError, match=r"^Expected logits \[batch, length, vocab_si"):
         model.fit(wrong, verbose=0)
     validation = (batch, None, rows)
-    history = model.fit(batch, validation_data=validation, verbose=0).history
+    history = model.fit(
+        batch, validation_data=validation, class_weight={}, verbose=0
+    ).history
     found = [history["val_loss"][0], model.evaluate(batch, None, 4, 0, rows)]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     for method in (model.fit, model.train_on_batch):
         with pytest.raises(UserError, match="^class_weight weighs rows by their class"):
             method(batch, class_weight={0: 2.0})
+    batches = tf.data.Dataset.from_tensors(batch)
+    with pytest.raises(UserError, match="^class_weight weighs rows by their class"):
+        model.fit(batches, class_weight={0: 2.0})
 
 
 @pytest.mark.parametrize(

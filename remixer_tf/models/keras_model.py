@@ -17,7 +17,7 @@ from remixer_tf.objectives.batches import (
     targets_and_weights,
     weights_of_targets,
 )
-from remixer_tf.objectives.losses import CrossEntropy
+from remixer_tf.objectives.losses import CrossEntropy, check_targets
 
 
 def _reads_batches(method):
@@ -115,10 +115,28 @@ class KerasModel(SavesParts, keras.Model):
             y, weights = targets_and_weights(x)
             rows = _weigh_rows(weights, rows)
         if of_ids:
-            alone = y is None and isinstance(x, dict)
-            targets, weights = targets_and_weights(x) if alone else (y, rows)
+            batch, targets, weights = _specified(x, y, rows)
+            if targets is None and isinstance(batch, dict):
+                targets, weights = targets_and_weights(batch)
+            self._check_kind(targets)
             check_known_targets(targets, weights, self)
         return x, y, rows
+
+    def _check_kind(self, targets):
+        """Raises a classifier's `CrossEntropy`'s errors of targets, if they are known.
+
+        In a graph TensorFlow may have lost their rank, see `_of_positions`.
+        """
+        ours = self.loss is None or isinstance(self.loss, CrossEntropy)
+        classes = getattr(self, "num_classes", None)
+        shape = getattr(targets, "shape", None)
+        dtype = getattr(targets, "dtype", None)
+        if not ours or not classes or dtype is None or shape is None:
+            return
+        if getattr(shape, "rank", 0) is not None:
+            lacks = _lack_one(shape, classes)
+            shape = (shape[0], 1, *shape[1:]) if lacks else tuple(shape)
+            check_targets((None, 1, classes), shape, getattr(dtype, "name", dtype))
 
     def _get_jax_state(self, **options):
         """Keras' values of variables on JAX, which stay in the variables too.
@@ -236,14 +254,17 @@ def _of_positions(targets, logits):
     """A classifier's targets `[batch]` or `[batch, classes]`, for its one position."""
     if not hasattr(targets, "ndim") or logits.shape[1:-1] != (1,):
         return targets
-    rank, classes = targets.ndim, logits.shape[-1]
+    classes = logits.shape[-1]
     # TensorFlow loses the rank of targets that had another one at an earlier call.
     if getattr(targets.shape, "rank", 0) is None:
         one = (-1, 1) if "int" in str(targets.dtype) else (-1, 1, classes)
         return ops.reshape(targets, one)
-    if rank == 1 or (rank == 2 and targets.shape[1] == classes > 1):
-        return ops.expand_dims(targets, 1)
-    return targets
+    return ops.expand_dims(targets, 1) if _lack_one(targets.shape, classes) else targets
+
+
+def _lack_one(shape, classes):
+    """Whether targets of this shape lack the axis of a classifier's one position."""
+    return len(shape) == 1 or (len(shape) == 2 and shape[1] == classes > 1)
 
 
 def _check_accuracy(metrics, targets, logits):

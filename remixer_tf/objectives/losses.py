@@ -1,5 +1,6 @@
 """The training loss: weighted cross entropy with z-loss and label smoothing."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -381,6 +382,16 @@ def _check_shapes(logits, targets, *weights):
             "of the shape of the logits) and weights [batch, length]. Received: "
             f"logits {tuple(logits.shape)}, targets {tuple(targets.shape)}{of_weights}"
         )
+
+
+def check_targets(logits_shape, shape, dtype):
+    """Raises the UserErrors of targets that `CrossEntropy` raises in Keras' call."""
+    if shape[-1:] == (1,) and _fit(shape[:-1], logits_shape[:-1]):
+        shape = shape[:-1]
+    logits = SimpleNamespace(shape=logits_shape)
+    targets = SimpleNamespace(shape=shape, dtype=dtype)
+    _check_shapes(logits, targets)
+    _check_dtype(logits, targets)
 
 
 def check_classes(targets, weights, classes):

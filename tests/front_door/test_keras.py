@@ -231,6 +231,13 @@ def test_targets_of_no_class_are_refused():
         model.fit(batch, negative)
     with pytest.raises(UserError, match="class 3, but the model's num_classes is"):
         model.fit(batch, right, validation_data=(batch, wrong))
+    # A later call would find them in a graph, without a rank.
+    message = r"^targets must be integers, or floats for each class. Received: "
+    for targets in (np.eye(3, dtype=int)[right], right.astype("float32")):
+        data = tf.data.Dataset.from_tensors((batch, targets))
+        for given in ((batch, targets), (data,)):
+            with pytest.raises(UserError, match=message):
+                model.fit(*given)
     for weights in (np.array([1, 0]), np.array([[1.0], [0.0]])):
         check_known_targets(wrong, weights, model)
     sparse = keras.losses.SparseCategoricalCrossentropy

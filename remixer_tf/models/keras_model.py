@@ -283,7 +283,7 @@ def _check_accuracy(metrics, targets, logits):
         if isinstance(metric, wrong):
             raise UserError(
                 f"The metric '{metric.name}' reads {reads}, and targets are {received} "
-                f"{targets.dtype} {tuple(targets.shape)}. Give targets of one kind to "
+                f"{tuple(targets.shape)}. Give targets of one kind to "
                 "training and validation, or call compile again."
             )
 

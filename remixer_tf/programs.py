@@ -139,21 +139,30 @@ def _machine():
 def _link(store, place):
     """Links the whole programs of `store` into `place`.
 
-    A program is a file NAME.DIGEST. Damaged ones are removed, and the oldest while
-    there are too many.
+    A program is a file NAME.DIGEST. Damaged ones are removed, the older of two with one
+    name, and the oldest while there are too many. Another process may remove a file
+    first.
     """
     left = _MOST_BYTES
-    for path in sorted(_programs(store), key=os.path.getmtime, reverse=True):
+    for path in _newest_first(store):
         name, _, digest = os.path.basename(path).rpartition(".")
-        left -= os.path.getsize(path)
-        if left < 0 or _digest(path) != digest:
-            os.remove(path)
-        else:
-            os.symlink(path, os.path.join(place, name))
+        link = os.path.join(place, name)
+        with contextlib.suppress(FileNotFoundError):
+            left -= os.path.getsize(path)
+            if left < 0 or os.path.lexists(link) or _digest(path) != digest:
+                os.remove(path)
+            else:
+                os.symlink(path, link)
 
 
-def _programs(store):
-    return [entry.path for entry in os.scandir(store) if entry.is_file()]
+def _newest_first(store):
+    """Returns the paths of a folder's files."""
+    ages = {}
+    for entry in os.scandir(store):
+        with contextlib.suppress(FileNotFoundError):
+            if entry.is_file():
+                ages[entry.path] = entry.stat().st_mtime
+    return sorted(ages, key=ages.get, reverse=True)
 
 
 def _digest(path):
@@ -169,13 +178,14 @@ def _join(owner, store, place):
 
     if os.getpid() != owner:  # a child that was forked
         return
-    with contextlib.suppress(OSError):  # A full disk: they are compiled again.
-        for entry in os.scandir(place):
-            if entry.is_file(follow_symlinks=False):
-                name = f"{entry.name}.{_digest(entry.path)}"
+    for name in os.listdir(place):
+        path = os.path.join(place, name)
+        # A full disk, or a folder that has gone: it is compiled again.
+        with contextlib.suppress(OSError):
+            if not os.path.islink(path):
                 new = os.path.join(store, f"{_NEW}{os.getpid()}")
-                shutil.copyfile(entry.path, new)
-                os.replace(new, os.path.join(store, name))
+                shutil.copyfile(path, new)
+                os.replace(new, os.path.join(store, f"{name}.{_digest(path)}"))
 
 
 def _leave(owner, place):

@@ -52,6 +52,33 @@ def test_a_file_that_was_not_whole_is_removed(tmp_path):
     assert start(tmp_path) == {"a": b"text"}
 
 
+def test_two_processes_may_compile_the_same_program(tmp_path):
+    """Not to the same bytes. One of both is read, and the folder serves all others."""
+    store, places = tmp_path / "store", [tmp_path / "one", tmp_path / "two"]
+    for folder in (store, *places):
+        folder.mkdir()
+    for place in places:
+        (place / "a").write_text(place.name)
+        programs._join(os.getpid(), str(store), str(place))
+    assert len([*store.iterdir()]) == 2
+    assert start(store, "b", b"more")["a"] in (b"one", b"two")
+    assert sorted(start(store)) == ["a", "b"] and len([*store.iterdir()]) == 2
+
+
+def test_another_process_may_remove_a_program_first(tmp_path, monkeypatch):
+    start(tmp_path)
+    digest = programs._digest
+
+    def removed(path):
+        os.remove(path)
+        return digest(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(programs, "_digest", removed)
+        programs._link(str(tmp_path), str(tmp_path))
+    assert start(tmp_path, content=b"anew") == {}
+
+
 def test_the_oldest_go_first(tmp_path, monkeypatch):
     monkeypatch.setattr(programs, "_MOST_BYTES", 10)
     for age, name in enumerate("abc"):
@@ -80,6 +107,7 @@ def test_it_can_be_switched_off(find, capsys):
     assert find("") is None and not capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_tensorflow_is_told_before_it_is_imported(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     for imports, told in [

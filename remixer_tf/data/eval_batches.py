@@ -72,8 +72,8 @@ def converter_for(model):
 def writes_in_float32(model):
     """Whether a model writes answers, and computes them in float32.
 
-    What gives the same sums in another order then gives the same answers. In bfloat16
-    it may change the likeliest token.
+    Sums in another order then give the same answers. In bfloat16 they may change the
+    likeliest token.
     """
     return hasattr(model, "decode_step") and model.compute_dtype == "float32"
 

@@ -65,11 +65,11 @@ def fill_rows(batch, replicas):
     """Repeats a batch's last row, so that few programs serve all numbers of rows.
 
     A replica then has 1, 2, 3, 4, 6, 8, 12, .. rows: powers of two, and halfway between
-    them. What is written to the copies ends when it does for the last row. Returns a
-    dictionary of arrays.
+    them. Answers to the copies end when that of the last row does. Replicas divide the
+    rows. Returns a dictionary of arrays.
     """
     rows = len(next(iter(batch.values())))
-    own = -(-rows // replicas)
+    own = rows // replicas
     most = 1 << max(own - 1, 0).bit_length()
     fewer = 3 * most // 4
     wanted = replicas * (fewer if most > 2 and own <= fewer else most)
@@ -175,9 +175,10 @@ class Engine(abc.ABC):
                 to a `TextToText`. One graph of TensorFlow's then serves all numbers.
                 XLA compiles few, see `fill_rows`.
             xla: bool, whether XLA compiles it on TensorFlow; None for what the engine
-                does. "answers" is for functions that write texts token after token:
+                does. "answers" is for functions that write texts token after token.
                 XLA then compiles them on CPUs too, unless the engine or
-                REMIXER_TF_CACHE say no. What it cannot compile runs without it.
+                REMIXER_TF_CACHE say no. A function that it cannot compile runs
+                without it.
 
         Returns:
             a function of a batch that computes with the model's current weights. It

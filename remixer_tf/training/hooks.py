@@ -164,8 +164,9 @@ class Evaluating:
         if due:
             engine.host.barrier()
         if resumed:
-            steps = best_steps(model_dir)
-            if self.best is not None:
+            if self.best is None:
+                steps = best_steps(model_dir)
+            else:
                 known = model_dir, self.evaluations, engine.model, bindings
                 steps = self.best.earlier(*known)
             there = available_steps(checkpoints.directory)

@@ -129,7 +129,7 @@ def measure(model_dir, splits, number, folder):
     for kind, runtime, weights in FILES:
         path = os.path.join(folder, runtime.FILE)
         if weights == "float32":
-            runtime.convert(module, module.function, path)
+            runtime.convert(module, [module.function], path)
             with open(path, "rb") as file:
                 content = file.read()
         else:
@@ -157,7 +157,8 @@ def sizes_of_files(name, model, lengths, searches, folder):
             jit_compile=False,
         )
         path = os.path.join(folder, runtime.FILE)
-        runtime.convert(graph, graph.function(None if runtime.ANY_BATCH else 1), path)
+        functions = [graph.function(rows) for rows in runtime.BATCHES]
+        runtime.convert(graph, functions, path)
         float32 = os.path.getsize(path)
         runtime.quantize(path, graph.weights.matrices(), "int8")
         print_size(name, runtime.NAME, search, float32, os.path.getsize(path))

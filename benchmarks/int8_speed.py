@@ -9,8 +9,8 @@ Random weights, questions and answers of 64 tokens; no token ends an answer. A s
 rows x beams. Under `taskset` each program has one core and one thread, and its CPU time
 counts, so that other programs on the machine disturb little. All take turns; rates and
 ratios are medians of the rounds, and the first call, which prepares, does not count.
-LiteRT reads one row a call, so several rows are several calls. The anchors have T5.1.1
-small, see `benchmarks.decode`. All contestants are in memory together: for less than
+LiteRT reads at most eight rows a call. The anchors have T5.1.1 small, see
+`benchmarks.decode`. All contestants are in memory together: for less than
 4 GB, give one runtime and sizes of one number of beams a run.
 """
 
@@ -62,15 +62,13 @@ def token_graph(model, weights="float32", beams=1):
 class Ours:
     """A contestant: CPU seconds of `(batch, beams)`."""
 
-    def __init__(self, answer, any_batch=True):
-        self._answer, self._any_batch = answer, any_batch
+    def __init__(self, answer):
+        self._answer = answer
 
     def __call__(self, batch, beams):
         rows = questions(batch)
-        batches = [rows] if self._any_batch else np.split(rows, batch)
         start = time.process_time()
-        for rows in batches:
-            self._answer(beams, rows)
+        self._answer(beams, rows)
         return time.process_time() - start
 
 
@@ -90,7 +88,8 @@ def write_files(name, bindings, key, beams, folder):
     runtime = RUNTIMES[key]
     graph = token_graph(make_model(name, bindings), beams=beams)
     path = path_of(folder, name, key, beams, "float32")
-    runtime.convert(graph, graph.function(None if runtime.ANY_BATCH else 1), path)
+    functions = [graph.function(rows) for rows in runtime.BATCHES]
+    runtime.convert(graph, functions, path)
     for weights in WEIGHTS[key][1:]:
         copy = path_of(folder, name, key, beams, weights)
         shutil.copy(path, copy)
@@ -128,7 +127,7 @@ def make_contestants(name, model, beams, runtimes, folder):
             runs = {n: load(path) for n, path in paths.items()}
             size = os.path.getsize(paths[beams[0]]) / 1e6
             contestants[f"{runtime.NAME} {weights}, {size:.1f} MB"] = Ours(
-                lambda n, rows, runs=runs: runs[n](inputs=rows), runtime.ANY_BATCH
+                lambda n, rows, runs=runs: runs[n](inputs=rows)
             )
     return contestants
 

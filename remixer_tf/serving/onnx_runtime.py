@@ -14,13 +14,13 @@ NAME = "ONNX"
 EXTRA = "onnx"
 MODULES = ("onnxruntime", "tf2onnx")  # what the extra installs
 FILE = "model.onnx"
-ANY_BATCH = True
+BATCHES = (None,)  # Any number of rows
 OPSET = 18
 CALL = {"opset": OPSET}  # for model.json, with names and shapes
 
 
-def convert(module, function, path):
-    """Writes a graph as an ONNX file, see `litert.convert`; any axes.
+def convert(module, functions, path):
+    """Writes a graph as an ONNX file, see `litert.convert`; one, of any axes.
 
     Matrices of a module with `StoredWeights` are arguments of the graph until it is
     converted. As constants, the converter would copy them many times, and compute the
@@ -33,6 +33,7 @@ def convert(module, function, path):
     # It copies unknown operations and logs an error.
     logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)
     weights = getattr(module, "weights", None)
+    (function,) = functions
     large = weights.matrix_weights() if isinstance(weights, StoredWeights) else []
     specs = [
         tf.TensorSpec(weight.shape, weight.dtype, name=f"weight_{number}")

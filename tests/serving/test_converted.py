@@ -66,11 +66,16 @@ class OfTokens(tf.Module):
         self.function = function
 
 
-def check(runtime, module, function, folder):
+def check(runtime, module, functions, folder, function=None):
     path = os.path.join(folder, runtime.FILE)
-    runtime.convert(module, function, path)
+    runtime.convert(module, functions, path)
     examples = converted.example_tokens(LENGTH, VOCAB_SIZE)
-    converted.compare(runtime, path, function, examples)
+    converted.compare(runtime, path, function or functions[0], examples)
+
+
+def check_search(runtime, graph, folder):
+    functions = [graph.function(rows) for rows in runtime.BATCHES]
+    check(runtime, graph, functions, folder, graph.function())
 
 
 def mix(layer, x, mask):
@@ -95,6 +100,20 @@ def experts(layer, x, mask):
 
 def mixture():
     return MoE(num_experts=2, d_ff=12, router=SwitchRouter, name="experts")
+
+
+@pytest.mark.parametrize(
+    "rows, expected",
+    [
+        (1, [(1, 1)]),
+        (3, [(1, 1)] * 3),
+        (4, [(8, 4)]),
+        (9, [(8, 8), (1, 1)]),
+        (21, [(8, 8), (8, 8), (8, 5)]),
+    ],
+)
+def test_rows_of_a_file_with_two_signatures(rows, expected):
+    assert [*litert.calls(rows, [1, 8])] == expected
 
 
 def test_ids_of_the_smallest_vocabularies():
@@ -145,8 +164,8 @@ def test_files_of_an_export_have_names_of_their_own(inputs, targets, expected):
 def test_layers(runtime, make, f, tmp_path):
     layer = make()
     layer.build((None, None, D_MODEL))
-    module = OfTokens(layer, f, None if runtime.ANY_BATCH else 1)
-    check(runtime, module, module.function, tmp_path)
+    module = OfTokens(layer, f, runtime.BATCHES[0])
+    check(runtime, module, [module.function], tmp_path)
 
 
 @pytest.mark.slow
@@ -172,8 +191,7 @@ def test_layers(runtime, make, f, tmp_path):
 )
 def test_the_whole_search(runtime, make, tmp_path):
     graph = token_graph(make())
-    function = graph.function(None if runtime.ANY_BATCH else 1)
-    check(runtime, graph, function, tmp_path)
+    check_search(runtime, graph, tmp_path)
 
 
 @pytest.mark.slower
@@ -185,8 +203,7 @@ def test_beams(runtime, kind, tmp_path):
     rules = {"t5_1_1": HuggingFaceRules(), "remixer": T5Rules()}[kind]
     search = functools.partial(beam_search, rules=rules, beams=4, n_best=3)
     graph = token_graph(tiny_model(kind, num_layers=1), decode_fn=search)
-    function = graph.function(None if runtime.ANY_BATCH else 1)
-    check(runtime, graph, function, tmp_path)
+    check_search(runtime, graph, tmp_path)
 
 
 @pytest.mark.slow
@@ -197,7 +214,7 @@ def test_an_operation_that_the_format_lacks_is_named(runtime, tmp_path):
         return {"y": tf.math.igamma(inputs, inputs)}
 
     with pytest.raises(ValueError, match="cannot compute (tf.)?Igamma"):
-        runtime.convert(tf.Module(), function, str(tmp_path / runtime.FILE))
+        runtime.convert(tf.Module(), [function], str(tmp_path / runtime.FILE))
 
 
 @pytest.mark.slow
@@ -218,6 +235,7 @@ def test_a_run(tiny_run):
     assert [vocabulary["file"]] == words
     assert (description["pad_id"], description["eos_id"]) == (0, 1)
     assert description["inputs_end_with_eos"]
+    assert description["signatures"] == {"predict_tokens": 1, "predict_tokens_8": 8}
 
     # A file in the run's place, whose policy is bfloat16, computes in float32.
     settings = configuration.read([str(tiny_run / "operative_config.gin")], [])
@@ -225,8 +243,9 @@ def test_a_run(tiny_run):
     model, _ = part_of(settings, "text_to_text")(run, str(tiny_run))
     ids = converted.example_tokens(length, vocabulary["size"])[-1:]
     expected = model.tokens.function(1)(tf.constant(ids))
-    received = litert.load(str(folder / "model.tflite"))(inputs=ids)
-    np.testing.assert_array_equal(received["outputs"], expected["outputs"])
+    several = np.concatenate([np.zeros_like(ids).repeat(6, axis=0), ids])
+    received = litert.load(str(folder / "model.tflite"))(inputs=several)
+    np.testing.assert_array_equal(received["outputs"][6:], expected["outputs"])
 
     with pytest.raises(FileExistsError, match="litert/1 already"):
         run_command("export", [f"--model_dir={tiny_run}", "--format=litert"])
@@ -289,7 +308,7 @@ def fake_graph(num_bytes=4):
     return types.SimpleNamespace(
         input_length=LENGTH,
         weights=types.SimpleNamespace(num_bytes=num_bytes, check_finite=lambda: None),
-        function=lambda batch_size: function,
+        function=lambda rows=None: function,
         cannot_decode=lambda: "",
     )
 
@@ -314,7 +333,7 @@ def fake_runtime(function):
         EXTRA="fake",
         FILE="model.fake",
         CALL={},
-        ANY_BATCH=True,
+        BATCHES=(None,),
         MODULES=(),
         convert=convert,
         load=lambda path: function,

@@ -209,7 +209,7 @@ class Product(tf.Module):
 def test_a_product_by_hand(runtime, weights, tmp_path):
     product = Product()
     path = str(tmp_path / runtime.FILE)
-    runtime.convert(product, product.function, path)
+    runtime.convert(product, [product.function], path)
     weight_arrays = [product.table.numpy(), product.kernel.numpy()]
     runtime.quantize(path, Matrices(weight_arrays), weights)
     ids = np.array([[0, 3]], "int32")
@@ -230,7 +230,7 @@ def test_a_product_by_hand(runtime, weights, tmp_path):
 def test_a_factor_of_a_wide_range_is_not_rounded(tmp_path):
     product = Product()
     path = str(tmp_path / litert.FILE)
-    litert.convert(product, product.function, path)
+    litert.convert(product, [product.function], path)
     table, kernel = product.table.numpy(), product.kernel.numpy()
     litert.quantize(path, Matrices([table, kernel], with_wide_factor=[kernel]), "int8")
     y = litert.load(path)(inputs=np.array([[0, 3]], "int32"))["y"]
@@ -278,7 +278,7 @@ class Tied(tf.Module):
 def test_logits_from_an_embedding_read_the_same_integers(runtime, in_loop, tmp_path):
     tied = Tied(in_loop)
     path = str(tmp_path / runtime.FILE)
-    runtime.convert(tied, tied.function, path)
+    runtime.convert(tied, [tied.function], path)
     table = tied.table.numpy()
     runtime.quantize(path, Matrices([table]), "int8")
     y = runtime.load(path)(inputs=np.array([[0, 1]], "int32"))["y"]
@@ -311,7 +311,7 @@ class Kernel(tf.Module):
 def test_onnx_rounds_each_position_by_itself(tmp_path):
     path = str(tmp_path / onnx_runtime.FILE)
     module = Kernel()
-    onnx_runtime.convert(module, module.function, path)
+    onnx_runtime.convert(module, [module.function], path)
     onnx_runtime.quantize(path, Matrices([module.kernel.numpy()]), "int8")
     x = np.array([[[500.0, 100.0, -1000.0], [0.1, 0.2, 0.3]]], "float32")
     y = onnx_runtime.load(path)(inputs=x)["y"]
@@ -352,7 +352,7 @@ class Others(tf.Module):
 def test_what_stays_float32(runtime, tmp_path):
     others = Others()
     path = str(tmp_path / runtime.FILE)
-    runtime.convert(others, others.function, path)
+    runtime.convert(others, [others.function], path)
     weights = others.kernel, others.columns, others.numbers
     runtime.quantize(path, Matrices([w.numpy() for w in weights]), "int8")
     ids = np.array([[0, 3, 2, 1], [1, 1, 0, 2], [3, 0, 0, 1], [2, 3, 1, 0]], "int32")
@@ -391,7 +391,7 @@ class TwoGraphs(tf.Module):
 def test_scales_of_two_graphs_are_stored_once(tmp_path):
     module = TwoGraphs()
     path = str(tmp_path / litert.FILE)
-    litert.convert(module, module.function, path)
+    litert.convert(module, [module.function], path)
     kernel = module.kernel.numpy()
     litert.quantize(path, Matrices([kernel]), "int8")
     scales = np.abs(kernel).max(axis=0) / np.float32(127)
@@ -416,7 +416,7 @@ class OneBuffer(tf.Module):
 def test_two_matrices_of_one_buffer(tmp_path):
     module = OneBuffer()
     path = str(tmp_path / litert.FILE)
-    litert.convert(module, module.function, path)
+    litert.convert(module, [module.function], path)
     litert.quantize(path, Matrices([np.ones([2, 3], "float32")]), "int8")
     y = litert.load(path)(inputs=np.array([[1, 2], [-1, 0]], "float32"))["y"]
     np.testing.assert_allclose(y, [[9, 9], [0, 0]], rtol=0.01)
@@ -474,7 +474,7 @@ def test_mixing_matrices_are_integers_as_they_are_and_after_the_softmax(
     layer = LengthMixing(2, softmax=True, max_length=128, causal=True)
     module = Mixed(layer)
     path = str(tmp_path / runtime.FILE)
-    runtime.convert(module, module.function, path)
+    runtime.convert(module, [module.function], path)
     float32 = os.path.getsize(path)
     x = np.random.default_rng(0).normal(size=[1, 128, 4]).astype("float32")
     given = {"x": x, "step": np.array(100, "int32")}
@@ -517,9 +517,9 @@ def test_a_remixer_that_searches_takes_three_tenths_of_its_size(runtime, tmp_pat
         decode_fn=search,
         jit_compile=False,
     )
-    function = graph.function(None if runtime.ANY_BATCH else 1)
+    function = graph.function(runtime.BATCHES[0])
     path = str(tmp_path / runtime.FILE)
-    runtime.convert(graph, function, path)
+    runtime.convert(graph, [function], path)
     float32 = os.path.getsize(path)
     assert 4 * 1024**2 < float32 < 4 * 1024**2 / 0.9
     runtime.quantize(path, graph.weights.matrices(), "int8")

@@ -60,7 +60,7 @@ def test_continues_exactly(tmp_path, capsys):
     assert any("seed_generator" in name for name in names)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_the_written_configuration_makes_the_trained_model(tmp_path, capsys):
     run_command("train", arguments(tmp_path, 4))
     assert "encoder_decoder, " in capsys.readouterr().out

@@ -390,7 +390,7 @@ def test_what_cannot_be_matched():
 MATCH = ["--gin_file=models/t5_1_1_tiny.gin", *TINY, "--vary=D_FF"]
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_model_with_as_many_parameters_as_a_number(tmp_path):
     """4,592 and 96 for each unit: three matrices of 16 channels in two layers."""
     found = read_csv(tmp_path, *MATCH, "--match=parameters=8430")
@@ -409,7 +409,7 @@ def test_the_guides_models_of_equal_size(capsys):
     assert f"\n{line}\n" in page
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_model_with_as_many_flops_as_the_first(capsys):
     """The batch is that of the first one's paper. A line of gin gives the value."""
     sizes = ["--gin.D_MODEL=16", "--gin.NUM_LAYERS=1", "--gin.VOCAB_SIZE=40"]

@@ -240,7 +240,7 @@ def test_it_is_a_program():
     assert "--max_examples N" in text
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_the_data_of_a_run_on_words(tmp_path, capsys):
     vocabulary = f"{tmp_path}/words.model"
     train_vocabulary(TEXTS, vocabulary, model_type="word")

@@ -189,7 +189,13 @@ def test_fine_tuning_drops_a_tenth(model, run, layers):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", ROWS)
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param(f, marks=[pytest.mark.slower] * (i % 3 > 0))
+        for i, f in enumerate(ROWS)
+    ],
+)
 def test_runs_and_trains_when_shrunk(file):
     layers = [TWO_LAYERS] * file.startswith("smlp/")
     files = [str(PAPERS / file), TINY, *layers]

@@ -67,7 +67,7 @@ def read_scalars(model_dir, name):
     return values
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_two_processes_equal_one_and_continue(tmp_path):
     workers = start(tmp_path / "two", 10)
     expected = train_toy(tmp_path / "one", 20, "single")

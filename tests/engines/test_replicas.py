@@ -24,7 +24,7 @@ def batch_of(rows):
     return {name: tf.constant(x[:rows]) for name, x in batch.items()}
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_bfloat16_is_decoded_as_inference_does():
     """Bit by bit, scores included, with the batch that inference gets."""
     model = make_model("mixed_bfloat16")

@@ -109,7 +109,7 @@ def log_likelihoods(model, examples):
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_ranks_and_writes(model, tmp_path, capsys):
     task = ranked_task(RANKED)
     evaluation = ScoredEvaluation(task, feature_lengths=LENGTHS, batch_size=4)

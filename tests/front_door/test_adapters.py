@@ -49,7 +49,7 @@ def lora(folder):
     return rt.load(folder)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_adapters_go_from_run_to_run(folder, lora, tmp_path, capsys):
     base, score = start(folder), lora.score(*PAIR)
     assert abs(score - base.score(*PAIR)) > 1e-4

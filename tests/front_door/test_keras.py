@@ -77,7 +77,10 @@ def check_made_again(model):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[pytest.mark.slow] * (n != "remixer_tiny")) for n in FITTED],
+    [
+        pytest.param(n, marks=[pytest.mark.slower] * (n != "remixer_tiny"))
+        for n in FITTED
+    ],
 )
 def test_fits_saves_and_loads(name, tmp_path):
     model, batch = make(name, **fewest_layers(name))

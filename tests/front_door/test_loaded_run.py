@@ -65,7 +65,7 @@ def test_answers_are_those_of_infer(run, tiny_run, tmp_path):
     assert run.generate([]) == []
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_beams_are_those_of_infer(run, tiny_run, tmp_path):
     search = [
         "--gin.text_to_text.decode_fn=@beam_search",

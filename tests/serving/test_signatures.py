@@ -160,6 +160,7 @@ def test_scores_are_the_scorers(asked):
             assert cut or row[row > 0].tolist() == ids
 
 
+@pytest.mark.slower
 def test_ids_alone_need_no_tokenizer(asked):
     tokens, loaded = asked.tokens, asked.loaded
     expected = asked.answer.tokens.decode(searchable(tokens))
@@ -192,6 +193,7 @@ def reached(function):
     return found
 
 
+@pytest.mark.slower
 def test_an_answer_may_be_shorter(asked):
     """Its tokens are the first of the whole answer's."""
     inputs, lengths = strings(*QUESTIONS[:4]), [1, 2, 3, 4]

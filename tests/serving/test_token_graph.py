@@ -23,7 +23,11 @@ def model():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("weights", "jit_compile"),
-    [("float32", False), ("bfloat16", False), ("bfloat16", True)],
+    [
+        ("float32", False),
+        ("bfloat16", True),
+        pytest.param("bfloat16", False, marks=pytest.mark.slower),
+    ],
 )
 def test_a_saved_graph_answers_as_the_search_does(
     model, weights, jit_compile, tmp_path

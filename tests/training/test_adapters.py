@@ -73,7 +73,7 @@ def run(tmp_path):
     return tmp_path / "run"
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_checkpoints_hold_what_changes(run, tmp_path):
     assert available_steps(str(run / "checkpoints")) == [0, 4]
     start, last = read(run, 0), read(run, 4)
@@ -96,7 +96,7 @@ def test_checkpoints_hold_what_changes(run, tmp_path):
     assert step == 0 and np.max(np.abs(np.array(first.model(batch)) - found)) > 1e-3
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_base_that_is_missing_or_changed(run):
     base = run / "checkpoints" / "0"
     kept = shutil.copytree(base, run / "kept")
@@ -113,7 +113,7 @@ def test_a_base_that_is_missing_or_changed(run):
         Run(make).restore(str(run))
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_run_starts_with_adapters_or_says_that_it_lacks_them(run, tmp_path):
     initial = InitialCheckpoint(str(run))
     with pytest.raises(ValueError, match="adapters that this run lacks: .*lora_kernel"):

@@ -240,7 +240,7 @@ def test_a_model_of_one_token_type_reads_one_text(tmp_path):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_run_of_it_keeps_its_vocabulary_and_is_exported(tmp_path, capsys):
     kind, source = "BertForSequenceClassification", tmp_path / "bert"
     weights = numpy_bert.made_up_weights(kind)

@@ -12,6 +12,8 @@ WEIGHTS = {
     "litert": ("float32", "int8", "int8_weight_only"),
     "onnx": ("float32", "int8"),
 }
+# Machines, and the format and type of weights that answer fastest there.
+FASTEST = {"cpu": ("litert", "int8")}
 BATCHING = ("wait_ms", "batches_at_once")  # of a SavedModel with batch_sizes
 SEARCHES = ("greedy_decode", "beam_search")  # of LiteRT and ONNX
 OF_TEXT = ("huggingface", "litert", "onnx")  # formats of models that write text
@@ -193,7 +195,9 @@ def _tokens(runtime, configuration, run, model_dir, step, folder, weights):
     model, _ = configuration.call(
         text_to_text, run, model_dir, step=step, weights="float32"
     )
-    agreement = export_tokens(model.tokens, run.get_task(), runtime, folder, weights)
+    agreement = export_tokens(
+        model.tokens, run.get_task(), runtime, folder, weights, configuration
+    )
     lines = [
         f"{name} is {value} in the run, and float32 in this file"
         for name, value in given.items()
@@ -206,6 +210,25 @@ def _tokens(runtime, configuration, run, model_dir, step, folder, weights):
             "for random questions"
         )
     return lines
+
+
+def answers_of_export(configuration, run, folder):
+    """Loads an export of LiteRT or ONNX to answer texts, as its run's `infer` does.
+
+    Args:
+        configuration: the `Configuration` of the folder.
+        run: its `Run`.
+        folder: str.
+
+    Returns:
+        an `ExportedText`, which also names the errors.
+    """
+    from remixer_tf.serving.exported_text import ExportedText
+    from remixer_tf.serving.text_to_text import text_to_text
+
+    names = "skip_special_tokens", "clean_up_tokenization_spaces"
+    given = {name: configuration.value(text_to_text, name, False) for name in names}
+    return ExportedText(folder, run.get_task(), run.feature_lengths, **given)
 
 
 # Each takes (configuration, run, model_dir, step, folder), and `weights` if `WEIGHTS`

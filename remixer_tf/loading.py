@@ -21,11 +21,13 @@ from remixer_tf.errors import (
     check_paths,
     nearest,
 )
+from remixer_tf.loaded.export import LoadedExport
 from remixer_tf.loaded.inputs import check_listed
 from remixer_tf.loaded.run import LoadedRun
 from remixer_tf.models.build import check_memory, machine_memory
 from remixer_tf.named_models import find_presets, preset_names
 from remixer_tf.run import Run
+from remixer_tf.serving.export_folder import is_export
 from remixer_tf.weights import model_folder
 
 
@@ -105,7 +107,8 @@ def load(
     Args:
         path: str, the folder of a run, or of weights that Hugging Face, T5X, Mesh
             TensorFlow or timm published. `remixer_tf import_weights` lists the formats;
-            here they are read into memory.
+            here they are read into memory. Or the folder of an export of LiteRT or
+            ONNX, which answers by `generate`.
         step: int, the step of a run's checkpoint; None for the newest, "best" for the
             one that training found best.
         adapters: str, a folder of adapters that were trained on these weights, of
@@ -156,6 +159,13 @@ def load(
         )
     if model_folder.is_model_folder(path):
         model_folder.check_manifest(path, weights=False)  # Reading checks the weights.
+    if is_export(path):
+        if step is not None or adapters is not None or bindings:
+            raise UserError(
+                f"{path} is an export of one step, as it is. Leave step, adapters and "
+                "bindings out."
+            )
+        return LoadedExport.of_folder(path, modules=modules, trust=trust)
     is_run = os.path.exists(os.path.join(path, RUN_FILE))
     if is_run and not mesh_tensorflow_prefix(path):
         allowed = {"modules": modules, "trust": trust, "adapters": adapters}

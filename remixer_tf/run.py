@@ -19,6 +19,7 @@ from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.errors import UserError, check_integers
 from remixer_tf.models.adapters import Lora, adapt, has_lora
 from remixer_tf.models.build import build_model, check_memory
+from remixer_tf.serving.export_folder import is_export
 from remixer_tf.weights import model_folder
 from remixer_tf.weights.source import (
     check_model,
@@ -161,6 +162,11 @@ class Run(TheRun):
                 check(engine.model)
             return engine, step
         check_run_version(model_dir)
+        if is_export(model_dir):
+            raise UserError(
+                f"{model_dir} is an export: remixer_tf infer and load(..).generate() "
+                "answer by it. All else needs the run that it was made of."
+            )
         if self.task is not None:
             check_vocabularies(model_dir, describe_vocabularies(self.get_task()))
         engine = self.engine()

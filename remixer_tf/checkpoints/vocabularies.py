@@ -27,13 +27,15 @@ FOLDER = "vocabularies"
 def remember_vocabularies(model_dir, vocabularies):
     """Writes vocabularies.json of a run that starts, and copies of the files.
 
-    `vocabularies` is a dictionary from `describe_vocabularies`.
+    `vocabularies` is a dictionary from `describe_vocabularies`. Returns it with the
+    copies as files.
     """
     written = {
         name: vocabulary | _copy_file(model_dir, vocabulary)
         for name, vocabulary in vocabularies.items()
     }
     write_json(_path(model_dir), written)
+    return written
 
 
 def forget_vocabularies(model_dir):

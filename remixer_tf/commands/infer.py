@@ -1,11 +1,15 @@
 """Answers lines of text.
 
 Each line of --output answers the line of --input with the same number. On a terminal,
-the command answers line by line.
+the command answers line by line. --model_dir is a run, or the folder of an export in
+the format litert or onnx.
 """
 
 from remixer_tf import configuration
 from remixer_tf.commands import add_number, add_on_long, add_output
+from remixer_tf.errors import UserError
+from remixer_tf.exporting import answers_of_export
+from remixer_tf.serving.export_folder import is_export
 
 
 def add_arguments(parser):
@@ -21,6 +25,12 @@ def add_arguments(parser):
 
 
 def run(options):
+    of_export = is_export(options.model_dir)
+    if of_export and (options.gin_file or options.gin_bindings or options.step):
+        raise UserError(
+            f"{options.model_dir} is an export, which holds one search. Leave --step, "
+            "--gin_file and --gin out, or give the run as --model_dir."
+        )
     settings = configuration.read_run(options, devices="asked")
     from remixer_tf.run import Run
     from remixer_tf.serving.lines import answer_lines, open_input, open_output, prompt
@@ -28,7 +38,10 @@ def run(options):
 
     with open_input(options.input) as lines, open_output(options.output) as output:
         run, folder = settings.call(Run), options.model_dir
-        model, _ = settings.call(text_to_text, run, folder, step=options.step)
+        if of_export:
+            model = answers_of_export(settings, run, folder)
+        else:
+            model, _ = settings.call(text_to_text, run, folder, step=options.step)
         terminal = lines.isatty()
         if terminal:
             lines, options.batch_size = prompt(lines), 1

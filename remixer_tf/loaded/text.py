@@ -72,7 +72,7 @@ class TextMethods:
         check_flags(scores=scores)
         texts, one = listed(texts)
         model, inputs = self._answerer(max_length, **search)
-        length = model.tokens.input_length
+        length = model.input_length
         long = LongTexts(on_long, f"texts are longer than {length} tokens")
         answers, rest = [], iter(texts)
         while batch := list(itertools.islice(rest, size * AHEAD)):

@@ -5,13 +5,16 @@ import os
 import tempfile
 
 import numpy as np
-import seqio
 import tensorflow as tf
 
 from remixer_tf import __version__
+from remixer_tf.checkpoints.vocabularies import name_copies, remember_vocabularies
 from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
+from remixer_tf.data.file_states import file_digest
+from remixer_tf.data.vocabularies import describe_vocabulary, is_text
 from remixer_tf.errors import UserError, library
 from remixer_tf.serving import litert, onnx_runtime
+from remixer_tf.serving.export_folder import CONFIGURATION, DESCRIPTION
 
 RUNTIMES = {"litert": litert, "onnx": onnx_runtime}
 MAX_BYTES = 2**31  # of either format's file
@@ -23,13 +26,13 @@ def check_runtime(name):
         library(module, f"--format={name}", RUNTIMES[name].EXTRA)
 
 
-def export_tokens(graph, task, name, folder, weights="float32"):
+def export_tokens(graph, task, name, folder, weights="float32", configuration=None):
     """Writes the search of a model, from ids to ids, as a file of another runtime.
 
     The folder also has the files of the vocabularies and `model.json`: the names, types
-    and shapes (null: any) of inputs and outputs, and the meaning of ids. Returns the
-    part of TensorFlow's tokens that a file with rounded weights gives for random
-    questions; 1.0 in float32.
+    and shapes (null: any) of inputs and outputs, the meaning of ids, and the file's
+    checksum. Returns the part of TensorFlow's tokens that a file with rounded weights
+    gives for random questions; 1.0 in float32.
 
     Args:
         graph: a `TokenGraph` of a model in float32, with weights in float32.
@@ -38,6 +41,8 @@ def export_tokens(graph, task, name, folder, weights="float32"):
         folder: str. It appears when the runtime has given TensorFlow's answers.
         weights: str, "float32", "int8" (products of integers), or, in LiteRT alone,
             "int8_weight_only". The float32 file is compared before it is rounded.
+        configuration: the `Configuration` of the run, which the folder keeps for
+            `remixer_tf.load`. None to keep none.
 
     Raises a FileExistsError if the folder exists, an OSError if it cannot be written,
     an ImportError as `check_runtime`, and a ValueError if the model cannot decode, the
@@ -56,8 +61,8 @@ def export_tokens(graph, task, name, folder, weights="float32"):
     graph.weights.check_finite()
     if reason := graph.cannot_decode():
         raise UserError(f"{reason} As it is, safetensors holds it.")
-    features = task.output_features
-    features = {n: features.get(n, features["targets"]) for n in ("inputs", "targets")}
+    own = task.output_features
+    features = {n: own.get(n, own["targets"]) for n in ("inputs", "targets")}
     vocabularies = {n: feature.vocabulary for n, feature in features.items()}
     graph.jit_compile = False  # Neither runtime has XLA.
     function = graph.function()
@@ -77,34 +82,31 @@ def export_tokens(graph, task, name, folder, weights="float32"):
                 f"{error} Nothing was written. Export a SavedModel, or another search "
                 "(text_to_text.decode_fn)."
             ) from error
-        description = os.path.join(local, "model.json")
-        names = _names_in_export([path, description], vocabularies)
+        texts = {name: x.vocabulary for name, x in own.items() if is_text(x)}
+        kept = {name: describe_vocabulary(x) for name, x in texts.items()}
+        kept = remember_vocabularies(place, kept)
         content = _describe_graph(runtime, functions[0]) | {
             "version": __version__,
+            "sha256": file_digest(path),
             "weights": weights,
             "pad_id": 0,
             "eos_id": vocabularies["targets"].eos_id,
-            "inputs_end_with_eos": "inputs" in task.output_features
-            and features["inputs"].add_eos,
+            "inputs_end_with_eos": "inputs" in own and features["inputs"].add_eos,
             "max_input_length": graph.input_length,
-            "vocabularies": {n: _describe(v, names) for n, v in vocabularies.items()},
+            "language_model": graph.language_model,
+            "vocabularies": {
+                n: _describe(v, kept.get(n, kept["targets"]).get("file"))
+                for n, v in vocabularies.items()
+            },
         }
-        with open(description, "w") as file:
-            file.write(json.dumps(content, indent=2) + "\n")
-        for file, name in names.items():
-            tf.io.gfile.copy(file, os.path.join(place, name))
+        written = {DESCRIPTION: json.dumps(content, indent=2) + "\n"}
+        if configuration is not None:
+            written[CONFIGURATION] = name_copies(configuration, place)
+        for file, text in written.items():
+            with tf.io.gfile.GFile(os.path.join(place, file), "w") as opened:
+                opened.write(text)
+        tf.io.gfile.copy(path, os.path.join(place, runtime.FILE))
     return agreement
-
-
-def _names_in_export(files, vocabularies):
-    """Returns {path: name} of `files` and of {feature: vocabulary}'s; names differ."""
-    names = {file: os.path.basename(file) for file in files}
-    for feature, vocabulary in vocabularies.items():
-        if (file := _file(vocabulary)) and file not in names:
-            name = os.path.basename(file)
-            taken = name in names.values()
-            names[file] = f"{feature}-{name}" if taken else name
-    return names
 
 
 def example_tokens(length, vocab_size):
@@ -203,18 +205,11 @@ def _describe_graph(runtime, function):
     }
 
 
-def _describe(vocabulary, names):
+def _describe(vocabulary, file):
     size = {"size": vocabulary.vocab_size, "extra_ids": vocabulary.extra_ids}
-    if path := _file(vocabulary):
-        if tokens := getattr(vocabulary, "added_tokens", ()):
-            size["added_tokens"] = {token.text: token.id for token in tokens}
-        kind = "tokenizers" if path.endswith(".json") else "SentencePiece"
-        return {"kind": kind, "file": names[path], **size}
-    return {"kind": type(vocabulary).__name__, **size}
-
-
-def _file(vocabulary):
-    """The path of a vocabulary's file, or None if it has none."""
-    if isinstance(vocabulary, seqio.SentencePieceVocabulary):
-        return vocabulary.sentencepiece_model_file
-    return None
+    if file is None:
+        return {"kind": type(vocabulary).__name__, **size}
+    if tokens := getattr(vocabulary, "added_tokens", ()):
+        size["added_tokens"] = {token.text: token.id for token in tokens}
+    kind = "tokenizers" if file.endswith(".json") else "SentencePiece"
+    return {"kind": kind, "file": file, **size}

@@ -25,7 +25,7 @@ def answer_lines(model, lines, output, batch_size, scores=False, refuses_long=Fa
     reports how many lines were trimmed.
 
     Args:
-        model: a `TextToText`.
+        model: a `TextAnswers`.
         lines: iterable of bytes. A line break at their end is removed.
         output: a binary file.
         batch_size: int.
@@ -34,7 +34,7 @@ def answer_lines(model, lines, output, batch_size, scores=False, refuses_long=Fa
     """
     ahead = batch_size * (AHEAD if _is_file(lines) else 1)
     lines, total, over = iter(lines), 0, 0
-    longest = f"{model.tokens.input_length} tokens"
+    longest = f"{model.input_length} tokens"
     while batch := list(itertools.islice(lines, ahead)):
         texts = [x.removesuffix(b"\n").removesuffix(b"\r") for x in batch]
         answers = model.answer_all(texts, batch_size)

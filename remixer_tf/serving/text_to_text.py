@@ -3,13 +3,11 @@
 `infer` calls a `TextToText` and `export` saves one, so both give the same answers.
 """
 
-import functools
-
 import keras
 import numpy as np
 import tensorflow as tf
 
-from remixer_tf.data.codec import UNSETTLED, Codec
+from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import (
     converter_for,
     padded_lengths,
@@ -23,10 +21,10 @@ from remixer_tf.engines.backend_engine import engine_of
 from remixer_tf.errors import UserError, check_integers
 from remixer_tf.serving.requests import Setting
 from remixer_tf.serving.saved_model import Signatures
+from remixer_tf.serving.text_answers import STRINGS, TextAnswers
 from remixer_tf.serving.token_graph import TokenGraph, searchable
 
 AHEAD = 16  # batches that callers of `answer_all` read before the first answer
-_STRINGS = tf.TensorSpec([None], tf.string, name="inputs")
 _TARGETS = tf.TensorSpec([None], tf.string, name="targets")
 
 
@@ -92,7 +90,7 @@ def _lengths(task, feature_lengths, max_length):
     return length - max_length, max_length
 
 
-class TextToText(tf.Module):
+class TextToText(TextAnswers):
     """Answers strings with strings; `signatures` are what an export writes.
 
     Questions are padded as little as gives the same answers, see `padded_lengths`.
@@ -113,14 +111,9 @@ class TextToText(tf.Module):
             says no, see `Engine.compile`.
         engine: the `Engine` of the model. None for one device.
 
-    A call takes `inputs`, string `[batch]`, and settings, see `searchable`, or None. It
-    returns a dictionary: `outputs`, string
-    `[batch]`, `scores`, float32 `[batch]`, the log-probability of the answer's tokens,
-    and `trimmed`, bool `[batch]`, whether the input was too long. A `decode_fn` with
-    several answers adds `all_outputs` and `all_scores`, `[batch, answers]`.
+    For a call see `TextAnswers`.
 
     Attributes:
-        unsettled: int, characters at the end of an answer that more tokens may change.
         arguments: dictionary of arguments of `decode_fn`, such as `sampling` and
             `seed`: what the signature `generate` takes where a request has no other.
     """
@@ -141,7 +134,6 @@ class TextToText(tf.Module):
         jit_compile: bool | None = None,
         engine=None,
     ):
-        super().__init__(name="text_to_text")
         features = task.output_features
         if "targets" not in features:
             raise UserError(
@@ -151,6 +143,13 @@ class TextToText(tf.Module):
         check_feature_lengths(feature_lengths, converter_for(model))
         check_reads_inputs(task, feature_lengths, converter_for(model))
         reads, writes = _lengths(task, feature_lengths, max_length)
+        super().__init__(
+            Codec(task, feature_lengths, converter_for(model)),
+            reads,
+            skip_special_tokens,
+            clean_up_tokenization_spaces,
+            name="text_to_text",
+        )
         self._engine = engine or engine_of(model)
         if weights != "float32" and self._no_export():
             raise UserError(
@@ -165,74 +164,27 @@ class TextToText(tf.Module):
             weights=weights,
             jit_compile=jit_compile,
         )
-        self.codec = Codec(task, feature_lengths, converter_for(model))
-        self.write = functools.partial(
-            self.codec.decode,
-            skip_special_tokens=skip_special_tokens,
-            clean_up_tokenization_spaces=clean_up_tokenization_spaces,
-        )
-        self.unsettled = UNSETTLED if clean_up_tokenization_spaces else 0
         self._model = lambda: model  # As an attribute, Keras would save it too.
         if jit_compile is None and writes_in_float32(model):
             jit_compile = "answers"
         self._decode = self._engine.compile(
             self.tokens.search, any_rows=True, xla=jit_compile
         )
-        self._read = tf.function(self.read, [_STRINGS], autograph=False)
         self._lengths = [x["inputs"] for x in padded_lengths(model, {"inputs": reads})]
 
-    def __call__(self, inputs, settings=None):
-        """Answers, with settings in place of the search's own, see `searchable`."""
-        tokens, trimmed = self._read(inputs)
-        tokens, rows = tokens.numpy(), len(tokens)
+    def _batch(self, tokens, settings):
+        rows = len(tokens)
         longest = np.max(np.flatnonzero(tokens.any(axis=0)), initial=0)
         length = next(length for length in self._lengths if longest < length)
         # The last row is repeated until the replicas can share the rows.
         fill = [(0, -rows % self._engine.num_replicas), (0, 0)]
         tokens = np.pad(tokens[:, :length], fill, mode="edge" if rows else "constant")
-        decoded = self._decode(searchable(tokens, settings))
-        tensors = keras.tree.map_structure(lambda x: tf.constant(x[:rows]), decoded)
-        return self._write(tensors, trimmed)
-
-    def answer_all(self, texts, batch_size, settings=None):
-        """Answers a list of texts, not empty: a call's answers, as NumPy arrays.
-
-        Texts of a batch are about as long: none waits for the padding of another.
-        """
-        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-        found = []
-        for at in range(0, len(texts), batch_size):
-            batch = [texts[i] for i in order[at : at + batch_size]]
-            found.append(self(tf.constant(batch), settings))
-        places = np.argsort(order)
-        return {
-            name: np.concatenate([one[name].numpy() for one in found])[places]
-            for name in found[0]
-        }
+        return searchable(tokens, settings)
 
     def _answer(self, inputs):
         """A call as a part of an export's graph."""
         tokens, trimmed = self.read(inputs)
         return self._write(self.tokens.decode(searchable(tokens)), trimmed)
-
-    def _write(self, decoded, trimmed):
-        """Returns a call's answers from a `Decoded` of tensors."""
-        answers = {
-            "outputs": self.write(decoded.tokens),
-            "scores": decoded.scores,
-            "trimmed": trimmed,
-        }
-        if decoded.answers:
-            _, number, length = decoded.answers.tokens.shape
-            tokens = tf.reshape(decoded.answers.tokens, [-1, length])
-            texts = self.write(tokens)
-            answers["all_outputs"] = tf.reshape(texts, [-1, number])
-            answers["all_scores"] = decoded.answers.scores
-        return answers
-
-    def read(self, texts):
-        """Returns ids of strings `[batch]`, int32 `[batch, length]`, and if trimmed."""
-        return self.codec.read("inputs", texts, self.tokens.input_length)
 
     def signatures(self):
         """Returns the `Signatures` of an export.
@@ -260,7 +212,7 @@ class TextToText(tf.Module):
             )
         model = self._model()
 
-        @tf.function(input_signature=[_STRINGS, _TARGETS], autograph=False)
+        @tf.function(input_signature=[STRINGS, _TARGETS], autograph=False)
         def score_texts(inputs, targets):
             inputs = self.codec.encode("inputs", inputs)
             targets = self.codec.encode("targets", targets)
@@ -280,7 +232,7 @@ class TextToText(tf.Module):
         settings = self._settings()
 
         @tf.function(
-            input_signature=[_STRINGS, *(setting.spec for setting in settings)],
+            input_signature=[STRINGS, *(setting.spec for setting in settings)],
             autograph=False,
         )
         def generate(inputs, *values):
@@ -293,7 +245,7 @@ class TextToText(tf.Module):
                 batch["seeds"] = tf.reshape(seed, [-1, 2])
             return self._write(self.tokens.decode(batch), trimmed)
 
-        @tf.function(input_signature=[_STRINGS], autograph=False)
+        @tf.function(input_signature=[STRINGS], autograph=False)
         def answer(inputs):
             if len(settings) > 1:  # Draws of any top_k would sort the vocabulary.
                 return self._answer(inputs)

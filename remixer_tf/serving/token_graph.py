@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.engines.tensorflow.strategy import uses_xla
+from remixer_tf.models import DecoderOnly
 from remixer_tf.serving.stored_weights import StoredWeights
 
 
@@ -37,6 +38,9 @@ class TokenGraph(tf.Module):
         weights: str, the stored type, see `StoredWeights`, which also raises.
         jit_compile: bool, whether XLA compiles the search. It does so for each number
             of rows. None means on GPUs.
+
+    Attributes:
+        language_model: bool, whether the model reads prompt and answer in one row.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class TokenGraph(tf.Module):
         self.jit_compile = uses_xla(jit_compile)
         self.input_length = input_length
         self.max_length, self.decode_fn = max_length, decode_fn
+        self.language_model = isinstance(model, DecoderOnly)
         self.weights = StoredWeights(model, weights)
         self._model = lambda: model  # As an attribute, Keras would save it too.
 

@@ -12,6 +12,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
+import remixer_tf as rt
 from remixer_tf import configuration
 from remixer_tf.commands import run_command
 from remixer_tf.decoding import HuggingFaceRules, T5Rules, beam_search
@@ -122,34 +123,6 @@ def test_ids_of_the_smallest_vocabularies():
 
 
 # Forms of an equation that a converter gets wrong or lacks are no part of a layer.
-@pytest.mark.parametrize(
-    ("inputs", "targets", "expected"),
-    [
-        ("/a/t5.model", "/a/t5.model", {"/a/t5.model": "t5.model"}),
-        (
-            "/a/x.model",
-            "/b/y.model",
-            {"/a/x.model": "x.model", "/b/y.model": "y.model"},
-        ),
-        (
-            "/a/t5.model",
-            "/b/t5.model",
-            {"/a/t5.model": "t5.model", "/b/t5.model": "targets-t5.model"},
-        ),
-        ("/a/model.onnx", None, {"/a/model.onnx": "inputs-model.onnx"}),
-    ],
-)
-def test_files_of_an_export_have_names_of_their_own(inputs, targets, expected):
-    def vocabulary(path):
-        if path is None:
-            return seqio.ByteVocabulary()
-        return seqio.SentencePieceVocabulary(path)
-
-    vocabularies = {"inputs": vocabulary(inputs), "targets": vocabulary(targets)}
-    names = converted._names_in_export(["/tmp/model.onnx"], vocabularies)
-    assert names == {"/tmp/model.onnx": "model.onnx", **expected}
-
-
 @pytest.mark.slower
 @pytest.mark.parametrize(
     "runtime, make, f",
@@ -220,11 +193,12 @@ def test_an_operation_that_the_format_lacks_is_named(runtime, tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("clear_gin")
 @pytest.mark.parametrize("tiny_run", ["words"], indirect=True)
-def test_a_run(tiny_run):
+def test_a_run(tiny_run, capsys):
     run_command("export", [f"--model_dir={tiny_run}", "--format=litert"])
     folder = tiny_run / "litert" / "1"
     words = os.listdir(tiny_run / "vocabularies")
-    assert sorted(os.listdir(folder)) == sorted(["model.json", "model.tflite", *words])
+    own = ["operative_config.gin", "vocabularies", "vocabularies.json"]
+    assert sorted(os.listdir(folder)) == ["model.json", "model.tflite", *own]
 
     description = json.loads((folder / "model.json").read_text())
     length = description["inputs"]["inputs"]["shape"][1]
@@ -232,7 +206,7 @@ def test_a_run(tiny_run):
     outputs = description["outputs"]["outputs"]["shape"]
     assert outputs == [1, description["max_decode_length"]]
     vocabulary = description["vocabularies"]["targets"]
-    assert [vocabulary["file"]] == words
+    assert vocabulary["file"] == f"vocabularies/{words[0]}"
     assert (description["pad_id"], description["eos_id"]) == (0, 1)
     assert description["inputs_end_with_eos"]
     assert description["signatures"] == {"predict_tokens": 1, "predict_tokens_8": 8}
@@ -246,6 +220,37 @@ def test_a_run(tiny_run):
     several = np.concatenate([np.zeros_like(ids).repeat(6, axis=0), ids])
     received = litert.load(str(folder / "model.tflite"))(inputs=several)
     np.testing.assert_array_equal(received["outputs"][6:], expected["outputs"])
+
+    # The same texts, as whole lines and in Python.
+    texts = ["A cat saw the dog .", "", "Emma liked a cake in the house"] * 3
+    expected = model.answer_all([text.encode() for text in texts], 9)
+    (tiny_run / "texts").write_text("\n".join(texts) + "\n")
+    files = f"--input={tiny_run}/texts", f"--output={tiny_run}/answers"
+    run_command("infer", [f"--model_dir={folder}", *files])
+    answers = (tiny_run / "answers").read_text().splitlines()
+    assert answers == [x.decode() for x in expected["outputs"]]
+    assert "6 of 9 lines" in capsys.readouterr().err
+    loaded = rt.load(folder)
+    with pytest.warns(UserWarning, match="6 of 9 texts are longer than 6 tokens"):
+        assert loaded.generate(texts) == answers
+    text, score = loaded.generate(texts[0], scores=True)
+    assert text == answers[0]
+    assert score == pytest.approx(expected["scores"][0], abs=1e-3)
+    for call, message in (
+        (lambda: loaded.generate("a", beams=2), "holds one search, and takes no beams"),
+        (lambda: loaded.generate("a", max_length=3), "takes no max_length"),
+        (lambda: loaded.score("a", "b"), "is an export: generate"),
+        (lambda: loaded.stream("a"), "is an export: generate"),
+        (lambda: loaded.model, "is an export: generate"),
+        (lambda: rt.load(folder, step=1), "is an export of one step"),
+        (lambda: run_command("score", [f"--model_dir={folder}"]), "is an export: "),
+        (
+            lambda: run_command("infer", [f"--model_dir={folder}", "--step=1"]),
+            "Leave --step",
+        ),
+    ):
+        with pytest.raises(configuration.UserError, match=message):
+            call()
 
     with pytest.raises(FileExistsError, match="litert/1 already"):
         run_command("export", [f"--model_dir={tiny_run}", "--format=litert"])
@@ -266,7 +271,9 @@ def test_a_run(tiny_run):
     indirect=["tiny_run"],
 )
 def test_a_run_in_8_bits(runtime, weights, tiny_run, capsys):
-    options = f"--format={runtime.EXTRA}", f"--weights={weights}"
+    options = [f"--format={runtime.EXTRA}", f"--weights={weights}"]
+    if options == ["--format=litert", "--weights=int8"]:
+        options = ["--for=cpu"]
     run_command("export", [f"--model_dir={tiny_run}", *options])
     *_, size, path = capsys.readouterr().out.splitlines()
     folder = tiny_run / f"{runtime.EXTRA}_{weights}" / "1"
@@ -310,6 +317,7 @@ def fake_graph(num_bytes=4):
         weights=types.SimpleNamespace(num_bytes=num_bytes, check_finite=lambda: None),
         function=lambda rows=None: function,
         cannot_decode=lambda: "",
+        language_model=False,
     )
 
 
@@ -386,7 +394,8 @@ def test_a_file_that_answers_otherwise_is_not_kept(
 
     monkeypatch.setitem(converted.RUNTIMES, "fake", fake_runtime(same))
     converted.export_tokens(fake_graph(), task, "fake", folder)
-    assert sorted(os.listdir(folder)) == ["model.fake", "model.json"]
+    files = ["model.fake", "model.json", "vocabularies.json"]
+    assert sorted(os.listdir(folder)) == files
     with pytest.raises(ValueError, match="the weights take 3.0 GB"):
         converted.export_tokens(fake_graph(3e9), task, "fake", folder + "0")
 

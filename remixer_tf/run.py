@@ -184,7 +184,7 @@ class Run(TheRun):
         # The weights of a folder to publish include their adapters.
         parts = self.model if source else self.make_model, self.dtype_policy
         check_memory(lambda: build_model(*parts), engine.memory_limit())
-        engine.build_model(*parts)
+        engine.build_model(*parts, restored=True)
         if check:
             check(engine.model)
         if source:
@@ -207,7 +207,7 @@ class Run(TheRun):
         """
         arrays = merged_arrays(engine.model)
         engine = self.engine()
-        engine.build_model(self.model, self.dtype_policy)
+        engine.build_model(self.model, self.dtype_policy, restored=True)
         for path, variable in model_variables(engine.model).items():
             variable.assign(arrays[path])
         return engine

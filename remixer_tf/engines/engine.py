@@ -122,8 +122,11 @@ class Engine(abc.ABC):
         """
 
     @abc.abstractmethod
-    def build_model(self, model, dtype_policy):
-        """Makes the model without an optimizer, for evaluation; see `build`."""
+    def build_model(self, model, dtype_policy, restored=False):
+        """Makes the model without an optimizer, for evaluation; see `build`.
+
+        If `restored`, the caller sets all its weights, which are zeros until then.
+        """
 
     @abc.abstractmethod
     def step(self, superbatch, stop=False):

@@ -3,8 +3,10 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
+from remixer_tf.engines.backend_engine import engine_of
 from remixer_tf.errors import UserError
 from remixer_tf.objectives.losses import CrossEntropy
 from remixer_tf.objectives.summaries import summarize_steps
@@ -57,6 +59,15 @@ def test_several_steps_per_call_xla_and_micro_batches_change_nothing(options):
         np.testing.assert_allclose(total[key], value, rtol=1e-5, err_msg=key)
     for one, other in zip(weights, expected_weights, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("any_rows", [False, True])
+def test_evaluations_take_what_datasets_give(any_rows):
+    engine = engine_of(toy.ToyModel())
+    batch = toy.make_batches(1)[0]
+    compute = engine.compile(lambda batch: {"logits": engine.model(batch)}, any_rows)
+    (given,) = tf.data.Dataset.from_tensors(batch)
+    np.testing.assert_array_equal(compute(given)["logits"], compute(batch)["logits"])
 
 
 def test_sums_are_those_of_the_batch():

@@ -222,6 +222,7 @@ class JaxEngine(Engine):
                 return function(batch)
 
         def call(batch):
+            batch = {key: np.asarray(x) for key, x in batch.items()}
             rows = len(next(iter(batch.values())))
             check_rows(rows, self.num_replicas)
             if any_rows:

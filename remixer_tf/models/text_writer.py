@@ -96,7 +96,8 @@ class TextWriter(KerasModel):
         context = context._replace(tokens=tokens)
         x = self.token_embedding(tokens)
         x, cache = self.decoder(x, context=context, cache=cache, state=state)
-        return self._compute_logits(x)[:, 0], cache
+        # Not [:, 0]: LiteRT would copy number by number.
+        return ops.squeeze(self._compute_logits(x), axis=1), cache
 
     def prefill(
         self, tokens: Tensor, cache: Cache, context: Context, state: DecodeState

@@ -25,7 +25,8 @@ def quantize(content, matrices, weight_only=False):
     it runs, and multiplies integers. Where these numbers have a wide range, and with
     `weight_only` everywhere, the kernel becomes float32 when the file is loaded. A row
     of an embedding, or of H in a step of a search, is read and multiplied by its scale.
-    Other constants become float32 at the first call. Returns the bytes of the new file.
+    Other constants become float32 at the first call. Attention of one position reads
+    the keys of a cache where they are. Returns the bytes of the new file.
 
     Args:
         content: bytes of a file with float32 weights.
@@ -94,6 +95,9 @@ class _Editor:
             code = self._model.operatorCodes[operator.opcodeIndex]
             kind = max(code.builtinCode, code.deprecatedBuiltinCode)
             stored = None
+            if kind == kinds.BATCH_MATMUL and self._has_one_row(graph, operator):
+                operators += self._one_row(graph, operator)
+                continue
             if kind in rewrites:
                 place, find, rewritten = rewrites[kind]
                 tensor = graph.tensors[operator.inputs[place]]
@@ -179,6 +183,34 @@ class _Editor:
             operator.builtinOptions.asymmetricQuantizeInputs = True
         operator.inputs = [operator.inputs[0], used, *operator.inputs[2:]]
         yield operator
+
+    def _has_one_row(self, graph, operator):
+        """Whether BATCH_MATMUL is x y^T of one row x and no constant y."""
+        x, y = (graph.tensors[number] for number in operator.inputs)
+        options = operator.builtinOptions
+        is_transposed = options.adjY and not options.adjX
+        is_constant = self._model.buffers[y.buffer].data is not None
+        return is_transposed and x.shape[-2] == 1 and not is_constant
+
+    def _one_row(self, graph, operator):
+        """BATCH_MATMUL, x y^T of one row x, as y x^T.
+
+        XNNPACK copies the second factor at each call. A step's x is small, and y the
+        keys of a cache.
+        """
+        (x, y), (z,) = operator.inputs, operator.outputs
+        shapes = [graph.tensors[number].shape for number in (x, z)]
+        columns = [[*batch, n, 1] for *batch, _, n in shapes]
+        column, product = (
+            self._add_tensor(graph, number, "FLOAT32", shape=shape)
+            for number, shape in zip((x, z), columns, strict=True)
+        )
+        reshape = self._schema.ReshapeOptionsT
+        yield self._operator("RESHAPE", [x], column, reshape(columns[0]))
+        operator.inputs, operator.outputs = [y, column], [product]
+        operator.builtinOptions.adjY = False
+        yield operator
+        yield self._operator("RESHAPE", [product], z, reshape(shapes[1]))
 
     def _rows(self, graph, operator, integers, scale):
         """GATHER, of a table `[.., ids, channels]`: rows, and their scales."""

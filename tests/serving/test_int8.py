@@ -8,6 +8,7 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
+from ai_edge_litert import schema_py_generated as schema
 
 from remixer_tf import exporting
 from remixer_tf.configuration import Configuration, read
@@ -396,6 +397,36 @@ def test_scales_of_two_graphs_are_stored_once(tmp_path):
     litert.quantize(path, Matrices([kernel]), "int8")
     scales = np.abs(kernel).max(axis=0) / np.float32(127)
     assert (tmp_path / litert.FILE).read_bytes().count(scales.tobytes()) == 1
+
+
+def test_attention_of_one_position_multiplies_keys_first(tmp_path):
+    """XNNPACK copies a product's second factor."""
+    specs = [
+        tf.TensorSpec([1, 3, n, 4], tf.float32, name=name)
+        for n, name in ((1, "queries"), (5, "keys"))
+    ]
+
+    @tf.function(input_signature=specs, autograph=False)
+    def function(queries, keys):
+        return {"y": tf.matmul(queries, keys, transpose_b=True)}
+
+    path = str(tmp_path / litert.FILE)
+    litert.convert(tf.Module(), [function], path)
+    litert.quantize(path, Matrices([]), "int8")
+    rng = np.random.default_rng(0)
+    queries, keys = (
+        rng.normal(size=spec.shape.as_list()).astype("float32") for spec in specs
+    )
+    y = litert.load(path)(queries=queries, keys=keys)["y"]
+    np.testing.assert_allclose(y, queries @ keys.swapaxes(2, 3), atol=1e-6)
+    model = schema.ModelT.InitFromPackedBuf((tmp_path / litert.FILE).read_bytes(), 0)
+    shapes = [
+        [graph.tensors[number].shape.tolist() for number in operator.inputs]
+        for graph in model.subgraphs
+        for operator in graph.operators
+        if operator.builtinOptionsType == schema.BuiltinOptions.BatchMatMulOptions
+    ]
+    assert shapes == [[[1, 3, 5, 4], [1, 3, 4, 1]]]
 
 
 class OneBuffer(tf.Module):

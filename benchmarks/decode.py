@@ -1,22 +1,25 @@
 """Decoding speed: with and without the cache, with and without XLA, next to others.
 
     python -m benchmarks.decode [--seconds=20] [--batches=1,8,32] [--beams=1,4]
-        [--anchors=PYTHON] [--uncached]
+        [--inputs=64] [--models=t5,remixer] [--xla=on,off] [--anchors=PYTHON]
+        [--uncached]
 
-Inputs and answers of 64 tokens, and no token ends an answer. `--uncached` compares with
-decoding without the cache, where the whole decoder runs over all positions for every
-new token: it takes minutes. The anchors are Hugging Face's `generate` and CTranslate2,
-both in float32, with the weights of our T5.1.1. Each runs in a process of PYTHON, which
-has torch, transformers and ctranslate2; a missing one is left out. Every program has
-all cores. All programs take turns at each size until `--seconds` are over, and end the
-round that has begun. A round is one call of 32 rows with 4 beams, or five calls of one
-row. The first round, which compiles, does not count. Rates and their ratios are medians
-of the rounds. Remixer has as many parameters as T5.1.1.
+Answers of 64 tokens to inputs of 64, and no token ends an answer. `--uncached` compares
+with decoding without the cache, where the whole decoder runs over all positions for
+every new token: it takes minutes. The anchors are Hugging Face's `generate` and
+CTranslate2, both in float32, with the weights of our T5.1.1. Each runs in a process of
+PYTHON, which has torch, transformers and ctranslate2; a missing one is left out. Every
+program has all cores. All programs take turns at each size until `--seconds` are over,
+and end the round that has begun. A round is one call of 32 rows with 4 beams, or five
+calls of one row. The first round, which compiles, does not count. Rates and their
+ratios are medians of the rounds. The other models have as many parameters as T5.1.1,
+those of mixing matrices of 512 positions included; longer inputs need larger ones.
 """
 
 import argparse
 import contextlib
 import functools
+import itertools
 import os
 import subprocess
 import tempfile
@@ -38,22 +41,26 @@ from remixer_tf.decoding import T5Rules, beam_search, greedy_decode
 from remixer_tf.models import EncoderDecoder
 from remixer_tf.weights.to_hugging_face import export_hugging_face
 
+BASE = "T5.1.1 small"
+# By their names in `--models`: the name in tables, the architecture, its D_FF.
 MODELS = {
-    "T5.1.1 small": ("t5_1_1_small", []),
-    "Remixer small, equal parameters": ("remixer_small", ["D_FF = 853"]),
+    "t5": (BASE, "t5_1_1", 1024),
+    "remixer": ("Remixer small, equal parameters", "remixer", 853),
+    "gmlp": ("gMLP small, equal parameters", "gmlp", 3060),
+    "amlp": ("aMLP small, equal parameters", "amlp", 2814),
 }
 LENGTH = 64
 # Ratios: each function returns the contestant that a contestant is compared with.
 GOALS = {
     "to CTranslate2 (goal 1)": lambda name: "ctranslate2",
     "to transformers (goal 1.5)": lambda name: "transformers",
-    "to T5.1.1 (goal 0.91)": lambda name: name.replace(*reversed(MODELS)),
+    "to T5.1.1 (goal 0.95)": lambda name: f"{BASE}, XLA{name.partition(', XLA')[2]}",
 }
 _ANCHORS = os.path.join(os.path.dirname(__file__), "decode_anchors.py")
 
 
-def random_inputs(batch):
-    inputs = np.random.default_rng(0).integers(2, 32000, (batch, LENGTH))
+def random_inputs(batch, length=LENGTH):
+    inputs = np.random.default_rng(0).integers(2, 32000, (batch, length))
     return {"encoder_input_tokens": tf.constant(inputs, tf.int32)}
 
 
@@ -94,15 +101,15 @@ class Ours:
         self._jit_compile = jit_compile
         self._graph = functools.cache(self._make_graph)
 
-    def _make_graph(self, batch, beams):
-        inputs = random_inputs(batch)
+    def _make_graph(self, length, batch, beams):
+        inputs = random_inputs(batch, length)
         graph = tf.function(
             lambda: search(self._model, inputs, beams), jit_compile=self._jit_compile
         )
         return graph.get_concrete_function()
 
-    def decode(self, batch, beams):
-        self._graph(batch, beams)().numpy()
+    def decode(self, length, batch, beams):
+        self._graph(length, batch, beams)().numpy()
 
 
 class Anchor:
@@ -121,9 +128,9 @@ class Anchor:
         self._name = name
         self.starts = self._process.stdout.readline() == "ready\n"
 
-    def decode(self, batch, beams):
+    def decode(self, length, batch, beams):
         """Decodes, and returns the CPU time that it took, in seconds."""
-        print(LENGTH, batch, beams, file=self._process.stdin, flush=True)
+        print(length, batch, beams, file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"{self._name} has ended; its message is above.")
@@ -158,37 +165,35 @@ def print_cache(models, rounds=3):
         )
 
 
-def print_rates(contestants, batches, beam_sizes, at_least):
+def print_rates(contestants, sizes, at_least):
     """Prints tokens/s, and how many times another's that is.
 
     Args:
-        contestants: dictionary of names to functions of (batch, beams).
-        batches, beam_sizes: lists of ints.
+        contestants: dictionary of names to functions of (length, batch, beams).
+        sizes: list of tuples (beams, length, batch).
         at_least: float, seconds that all rounds of a size take together.
     """
-    print_header("batch", "beams", "who", "tokens/s", *GOALS, "first call (s)")
-    for beams in beam_sizes:
-        for batch in batches:
-            turns = {
-                name: functools.partial(decode, batch, beams)
-                for name, decode in contestants.items()
-            }
-            first = {name: seconds(turn) for name, turn in turns.items()}
-            rounds = []
-            while sum(sum(times.values()) for times in rounds) < at_least:
-                rounds += take_turns(turns, 1)
-            for name in turns:
-                print_row(
-                    batch,
-                    beams,
-                    name,
-                    f"{batch * LENGTH / median(rounds, name):.0f}",
-                    *(
-                        times_as_fast(rounds, name, find(name))
-                        for find in GOALS.values()
-                    ),
-                    f"{first[name]:.1f}",
-                )
+    columns = "inputs", "batch", "beams", "who", "tokens/s", *GOALS, "first call (s)"
+    print_header(*columns)
+    for beams, length, batch in sizes:
+        turns = {
+            name: functools.partial(decode, length, batch, beams)
+            for name, decode in contestants.items()
+        }
+        first = {name: seconds(turn) for name, turn in turns.items()}
+        rounds = []
+        while sum(sum(times.values()) for times in rounds) < at_least:
+            rounds += take_turns(turns, 1)
+        for name in turns:
+            print_row(
+                length,
+                batch,
+                beams,
+                name,
+                f"{batch * LENGTH / median(rounds, name):.0f}",
+                *(times_as_fast(rounds, name, find(name)) for find in GOALS.values()),
+                f"{first[name]:.1f}",
+            )
 
 
 def times_as_fast(rounds, name, other):
@@ -207,19 +212,27 @@ def main():
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--batches", default="1,8,32")
     parser.add_argument("--beams", default="1,4")
+    parser.add_argument("--inputs", default=str(LENGTH))
+    parser.add_argument("--models", default="t5,remixer")
+    parser.add_argument("--xla", default="on,off")
     parser.add_argument("--anchors", metavar="PYTHON")
     parser.add_argument("--uncached", action="store_true")
     options = parser.parse_args()
+    sizes = options.beams, options.inputs, options.batches
+    sizes = [[int(n) for n in x.split(",")] for x in sizes]
+    longest = max(512, *sizes[1])
     models = {}
-    for name, (file, bindings) in MODELS.items():
-        settings = configuration.read([f"models/{file}.gin"], bindings)
-        models[name] = settings.call(EncoderDecoder)
+    for key in options.models.split(","):
+        name, architecture, d_ff = MODELS[key]
+        files = ["models/t5_1_1_small.gin", f"architectures/{architecture}.gin"]
+        given = [f"D_FF = {d_ff}"] + [f"MAX_LENGTH = {longest}"] * (key != "t5")
+        models[name] = configuration.read(files, given).call(EncoderDecoder)
         models[name].build()
     if options.uncached:
         print_cache(models)
     contestants = {
-        f"{name}, XLA {'on' if jit_compile else 'off'}": Ours(model, jit_compile).decode
-        for jit_compile in (True, False)
+        f"{name}, XLA {xla}": Ours(model, xla == "on").decode
+        for xla in options.xla.split(",")
         for name, model in models.items()
     }
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as anchors:
@@ -230,10 +243,7 @@ def main():
                 anchors.callback(anchor.close)
                 if anchor.starts:
                     contestants[name] = anchor.decode
-        sizes = (
-            [int(n) for n in x.split(",")] for x in (options.batches, options.beams)
-        )
-        print_rates(contestants, *sizes, options.seconds)
+        print_rates(contestants, [*itertools.product(*sizes)], options.seconds)
 
 
 if __name__ == "__main__":

@@ -209,7 +209,7 @@ def main():
                 anchor = Anchor(options.anchors, path, library)
                 anchors.callback(anchor.close)
                 if anchor.starts:
-                    others[library] = anchor.decode
+                    others[library] = functools.partial(anchor.decode, LENGTH)
         for name in names:
             model = make_model(name, options.gin)
             contestants = make_contestants(name, model, beams, runtimes, folder)

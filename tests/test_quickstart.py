@@ -1,10 +1,47 @@
-"""`make quickstart` prints the output of the process that asks the exported model."""
+"""`make quickstart` ends with a page and a command that are there."""
 
-import subprocess
+import contextlib
+import io
+import re
+import shlex
+import sys
 
 import pytest
 
-from remixer_tf.commands import quickstart
+from remixer_tf.commands import quickstart, run_command
+
+
+@pytest.mark.slower
+def test_the_last_line_names_a_page_and_a_command(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(quickstart, "MODELS", {"Remixer tiny": "remixer_tiny"})
+    alone = contextlib.nullcontext()
+    monkeypatch.setattr(quickstart, "run_aside", lambda *command, output: alone)
+    path = tmp_path / "short.gin"
+    path.write_text(
+        "include 'runs/quickstart.gin'\nTRAIN_STEPS = 40\nWARMUP_STEPS = 1\n"
+        "DecodedEvaluation.max_examples = 4\n"
+    )
+    monkeypatch.setattr(quickstart, "RUN", str(path))
+    quickstart.run(None)
+    *lines, last = capfd.readouterr().out.splitlines()
+    assert any(line.strip().startswith("answer  ") for line in lines)
+    found = re.fullmatch(r"Open (\S+): .* python -m remixer_tf (.+)", last)
+    page, command = found.groups()
+    assert "encoder_matrices" in (tmp_path / page).read_text()
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Mia slept\n")))
+    name, *arguments = shlex.split(command)
+    run_command(name, arguments)
+    assert len(capfd.readouterr().out.splitlines()) == 1
+
+
+def test_a_command_that_fails_aside_is_shown(tmp_path, capfd):
+    output = str(tmp_path / "log")
+    with pytest.raises(SystemExit) as exit_, quickstart.run_aside("no", output=output):
+        pass
+    assert exit_.value.code == 2
+    assert "there is no command 'no'" in capfd.readouterr().err
 
 
 def test_the_answer_comes_without_tensorflows_lines(tmp_path, monkeypatch, capfd):
@@ -19,6 +56,6 @@ def test_the_answer_comes_without_tensorflows_lines(tmp_path, monkeypatch, capfd
     assert "answer    b\n" in captured.out and not captured.err
 
     monkeypatch.setattr(quickstart, "ASK", "raise SystemExit('no model')")
-    with pytest.raises(subprocess.CalledProcessError):
+    with pytest.raises(SystemExit):
         quickstart.ask_exported(str(tmp_path), {"steps": 2})
     assert "no model" in capfd.readouterr().err

@@ -10,6 +10,7 @@ import importlib
 import linecache
 import os
 import re
+import subprocess
 import sys
 import sysconfig
 import threading
@@ -74,6 +75,23 @@ def run_command(name, arguments):
     )
     console.configure(options.quiet, options.log)
     command.run(options)
+
+
+def start_command(arguments, output):
+    """Starts a command in another process, and returns its `subprocess.Popen`.
+
+    Its output is appended to the file `output`. Ctrl-C does not reach it, since its
+    session is its own, and it ends with this process.
+    """
+    with open(output, "ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "remixer_tf", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, PARENT: str(os.getpid())},
+        )
 
 
 @contextlib.contextmanager

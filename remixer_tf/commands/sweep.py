@@ -12,13 +12,12 @@ import itertools
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 from typing import NamedTuple
 
 from remixer_tf import configuration, console
-from remixer_tf.commands import PARENT, add_list, add_number, add_table
+from remixer_tf.commands import add_list, add_number, add_table, start_command
 from remixer_tf.configuration.bindings import flag_of, last, literal, name_of, read_text
 from remixer_tf.errors import UserError
 
@@ -189,18 +188,9 @@ def _train_all(runs, at_once):
 
 
 def _start(run):
-    """Starts a run's process, which Ctrl-C does not reach: its session is its own."""
     os.makedirs(run.folder, exist_ok=True)
-    command = [sys.executable, "-m", "remixer_tf", "train", f"--model_dir={run.folder}"]
-    with open(os.path.join(run.folder, "sweep.log"), "ab") as log:
-        return subprocess.Popen(
-            [*command, *run.arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**os.environ, PARENT: str(os.getpid())},  # It ends with this process.
-        )
+    command = "train", f"--model_dir={run.folder}", *run.arguments
+    return start_command(command, os.path.join(run.folder, "sweep.log"))
 
 
 def _stop(processes):

@@ -400,7 +400,7 @@ def test_exported_models_answer(in_folder, monkeypatch):
     train_vocabulary(TEXTS, str(in_folder / "words.model"), model_type="word")
     files = ["--gin_file=models/remixer_tiny.gin", "--gin_file=runs/mini_cogs.gin"]
     more = ["--gin.VOCABULARY_FILE=words.model", *TINY]
-    lengths = "--gin.FEATURE_LENGTHS={'inputs': 8, 'targets': 8}"
+    lengths = "--gin.FEATURE_LENGTHS={'inputs': 8, 'targets': 20}"
     run_command("train", [f"--model_dir={run}", *files, *more, lengths])
     for kind in ("savedmodel", "litert", "onnx"):
         option = [] if kind == "savedmodel" else [f"--format={kind}"]

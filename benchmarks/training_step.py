@@ -42,8 +42,8 @@ KEEP_MEMORY = {
 }
 
 
-def serve(name, model, dtype):
-    """Takes two steps for each line that it reads, and answers with a line of JSON."""
+def make_engine(name, model, dtype, steps):
+    """Returns an `Engine` of `ENGINES` with a model, and a random batch of steps."""
     import tensorflow as tf
 
     from remixer_tf import configuration
@@ -67,7 +67,12 @@ def serve(name, model, dtype):
     )
     spec = engine.model.batch_spec(BATCH, {"inputs": INPUTS, "targets": TARGETS})
     batch = random_superbatch(spec, engine.model)
-    batch = {key: tf.repeat(value, STEPS, axis=0) for key, value in batch.items()}
+    return engine, {key: tf.repeat(x, steps, axis=0) for key, x in batch.items()}
+
+
+def serve(name, model, dtype):
+    """Takes two steps for each line that it reads, and answers with a line of JSON."""
+    engine, batch = make_engine(name, model, dtype, STEPS)
     for _ in sys.stdin:
         float(engine.step(batch)["loss"])
         print(json.dumps("done"), flush=True)

@@ -1,5 +1,6 @@
 """All commands: `python -m remixer_tf COMMAND ...`, or `remixer_tf COMMAND ...`."""
 
+import atexit
 import ctypes
 import functools
 import gc
@@ -49,7 +50,8 @@ def prepare():
 
     Python looks for no garbage in the first 30 s: imports and traced graphs stay. It
     would take 0.7 to 1.0 s before a first step (`python -m benchmarks.trainer`, 2 cores
-    of an AMD EPYC, 2026-11-25).
+    of an AMD EPYC, 2026-11-25). It looks for none at the end either, which would take
+    2 s or more after an export (2026-11-27): the process leaves all to the system.
     """
     if parent := os.environ.pop(PARENT, None):
         _end_with(int(parent))
@@ -61,6 +63,7 @@ def prepare():
         enable = threading.Timer(30, gc.enable)
         enable.daemon = True
         enable.start()
+    atexit.register(gc.freeze)
 
 
 def _end_with(parent):

@@ -30,9 +30,7 @@ from remixer_tf.models import EncoderDecoder
 
 MOST = 12  # kinds that are printed
 # Events that hold others.
-OUTER = re.compile(
-    r"Execut|Process|Run|^_|^\$|lambda|wait|profiler|array|Function", re.I
-)
+OUTER = re.compile(r"Execut|Process|Run|__|^\$|<|[Ww]ait|Ready|profiler|array|Function")
 
 
 def operations(call):

@@ -17,6 +17,8 @@ from remixer_tf.errors import UserError, check_integers
 from remixer_tf.models import DecoderOnly
 from remixer_tf.objectives.batches import depends_on_padding
 
+_SHORTEST = 16  # tokens that inputs are padded to: each length is traced and compiled
+
 
 @checked
 def read_examples(
@@ -81,20 +83,24 @@ def writes_in_float32(model):
 def padded_lengths(model, feature_lengths):
     """Returns lengths that rows may be padded to with the same answers, least first.
 
-    They are quarters of `feature_lengths` if the model masks its padding; targets are
-    not read, so their length stays. In bfloat16 a sum over fewer zeros may round
-    differently: what writes in it reads whole `feature_lengths`.
+    They are quarters of `feature_lengths`, from 16 tokens on, if the model masks its
+    padding. Targets are not read, so their length stays. In bfloat16 a sum over fewer
+    zeros may round differently: what writes in it reads whole `feature_lengths`.
     """
     writes = hasattr(model, "decode_step")
     if depends_on_padding(model) or writes and not writes_in_float32(model):
         return [dict(feature_lengths)]
-    return [
-        {
-            name: n if name == "targets" else -(-n * quarter // 4)
+    lengths = []
+    for quarter in (1, 2, 3, 4):
+        shorter = {
+            name: n
+            if name == "targets"
+            else min(n, max(_SHORTEST, -(-n * quarter // 4)))
             for name, n in feature_lengths.items()
         }
-        for quarter in (1, 2, 3, 4)
-    ]
+        if shorter not in lengths:
+            lengths.append(shorter)
+    return lengths
 
 
 def batch_examples(examples, codec, *, batch_size, length_buckets=None):

@@ -1,6 +1,6 @@
 """Where the time goes: the operations of a training step, or of writing answers.
 
-    python -m benchmarks.profile [--models=t5_1_1_small] [--what=step,answers]
+    python -m benchmarks.operations [--models=t5_1_1_small] [--what=step,answers]
         [--rows=32]
 
 The step is that of `benchmarks.training_step`, the answers those of `benchmarks.decode`

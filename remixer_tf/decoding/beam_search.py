@@ -176,12 +176,14 @@ def beam_search(
         )
     if beams == 1:  # as both do: neither's rules are greedy with one beam
         return greedy_decode(model, batch, max_length, eos_id, limits)
-    rules = with_rows(rules, batch)
-    last = of_rows(batch, "max_length", max_length)
-    keeping = _Beams(rules, beams, eos_id, max_length, last)
-    # A sum, to have the batch size even if it is unknown while tracing.
-    rows = ops.sum(model.prompt(batch), axis=1, keepdims=True) * 0
-    search = Search(keeping.choose, keeping.start(rows), beams, branches=True)
+
+    def search(batch):
+        last = of_rows(batch, "max_length", max_length)
+        keeping = _Beams(with_rows(rules, batch), beams, eos_id, max_length, last)
+        # A sum, to have the batch size even if it is unknown while tracing.
+        rows = ops.sum(model.prompt(batch), axis=1, keepdims=True) * 0
+        return Search(keeping.choose, keeping.start(rows), beams, branches=True)
+
     cut, found = decode(model, batch, max_length, search, eos_id, limits)
     has_answer = exists(found.ranks[:, :1])
     scores = ops.where(found.open, cut.scores, NONE)

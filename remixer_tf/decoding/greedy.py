@@ -26,6 +26,8 @@ def greedy_decode(
         tokens = largest(log_probs)
         return Choice(tokens, ended=ops.equal(tokens, eos_id))
 
-    search = Search(choose)
+    def search(batch):
+        return Search(choose)
+
     (tokens, scores, _), _ = decode(model, batch, max_length, search, eos_id, limits)
     return Decoded(tokens[:, 0], scores[:, 0])

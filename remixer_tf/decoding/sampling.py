@@ -129,17 +129,19 @@ def sample(
     """
     check_integers(num_samples=num_samples)
     sampling = sampling or Sampling()
-    prompts = batch["encoder_input_tokens"]
-    seed = batch.get("seeds", seed)
-    uniforms = row_uniforms(prompts, seed, (num_samples, max_length))
 
-    def choose(log_probs, hypotheses, place, state):
-        here = ops.clip(place, 0, max_length - 1)[:, None, None]
-        uniform = ops.take_along_axis(uniforms, here, axis=-1)
-        tokens = sampling.draw(log_probs, uniform, batch)
-        return Choice(tokens, ended=ops.equal(tokens, eos_id))
+    def search(batch):
+        prompts, seeds = batch["encoder_input_tokens"], batch.get("seeds", seed)
+        uniforms = row_uniforms(prompts, seeds, (num_samples, max_length))
 
-    search = Search(choose, beams=num_samples)
+        def choose(log_probs, hypotheses, place, state):
+            here = ops.clip(place, 0, max_length - 1)[:, None, None]
+            uniform = ops.take_along_axis(uniforms, here, axis=-1)
+            tokens = sampling.draw(log_probs, uniform, batch)
+            return Choice(tokens, ended=ops.equal(tokens, eos_id))
+
+        return Search(choose, beams=num_samples)
+
     (tokens, scores, _), _ = decode(model, batch, max_length, search, eos_id, limits)
     answers = Answers(tokens, scores) if num_samples > 1 else ()
     return Decoded(tokens[:, 0], scores[:, 0], answers)

@@ -15,6 +15,7 @@ from remixer_tf.layers.base import DecodeState, reads_at_once
 from remixer_tf.objectives.batches import check_known_ids
 
 FIRST_CACHE_LENGTH = 64
+HALVINGS = "halvings"  # of a batch, see `decode`
 
 
 class Answers(NamedTuple):
@@ -103,7 +104,7 @@ def decode(
     model: Any,
     batch: Any,
     max_length: int,
-    search: Search,
+    search: Search | Callable[..., Search],
     eos_id: int = 1,
     limits: AnswerLimits | None = None,
 ) -> tuple[Hypotheses, Any]:
@@ -118,6 +119,11 @@ def decode(
     cache starts short and grows fourfold when it is full, since a step's time is that
     of reading it: rows that end early do not pay for `max_length`.
 
+    All rows are computed until the last has ended. If the batch has `halvings`, an int,
+    and `search` is a function, half of the rows leave the batch as soon as they have
+    ended, and later half of the others, that many times. Each halving is another loop
+    to compile.
+
     Args:
         model: an `EncoderDecoder` or a `DecoderOnly`.
         batch: dictionary with `encoder_input_tokens`, int32 `[batch, length]`; what
@@ -125,7 +131,7 @@ def decode(
             `row_settings`.
         max_length: int, the number of tokens to decode at most, after the prompt. A
             row's own `max_length` is at most that.
-        search: a `Search`.
+        search: a `Search`, or a function of a batch that makes one of the batch's rows.
         eos_id: int, the token that ends an answer.
         limits: an `AnswerLimits`; None for none. As in Hugging Face's `generate`, the
             penalty of repetition is on log-probabilities where hypotheses branch, and
@@ -155,20 +161,14 @@ def decode(
     writing = _Writing(model, batch, max_length, search, eos_id, limits)
     longest = writing.steps.shape[0]
     length = min(FIRST_CACHE_LENGTH, longest)
-    context, cache = model.start_decoding(batch, length, search.beams)
+    context, cache = model.start_decoding(batch, length, writing.search.beams)
     now, width = writing.start(cache), 0
     while True:
         cached = ops.arange(length, dtype="int32")  # positions
         if width < writing.width:
             width = min(length, writing.width)
             now = writing.read(context, cached, width, now)
-
-        def is_unfinished(step, last, hypotheses, *_, length=length):
-            in_cache = ops.logical_and(writing.shortest <= step, step < length)
-            return ops.logical_and(in_cache, ops.any(hypotheses.running))
-
-        step = functools.partial(writing.step, context, cached)
-        now = _Now(*ops.while_loop(is_unfinished, step, now))
+        now = writing.write(context, cached, now)
         if length == longest:
             return now.hypotheses, now.state
         length = min(4 * length, longest)
@@ -193,8 +193,11 @@ class _Writing:
     """The steps of `decode`, see there."""
 
     def __init__(self, model, batch, max_length, search, eos_id, limits):
+        self.arguments = model, batch, max_length, search, eos_id, limits
         prompt = model.prompt(batch)
-        self.model, self.prompt, self.search = model, prompt, search
+        self.halvings = batch.get(HALVINGS, 0) if callable(search) else 0
+        self.model, self.prompt = model, prompt
+        self.search = search = search(batch) if callable(search) else search
         self.prompt_lengths = ops.sum(ops.cast(prompt > 0, "int32"), axis=1)
         # A call reads at most so many tokens of a prompt; 0: its steps read it.
         self.width = prompt.shape[1] if reads_at_once(model) else 0
@@ -244,6 +247,38 @@ class _Writing:
         # those of mixtures.
         step, cache = ops.while_loop(is_next, read, (now.step, now.cache))
         return now._replace(step=step, cache=cache)
+
+    def write(self, context, cached, now):
+        """Takes steps until all rows have ended, or the cache is full."""
+        rows = ops.shape(now.last)[0]
+        half = -(-rows // 2)
+
+        def is_unfinished(step, last, hypotheses, *_):
+            in_cache = ops.logical_and(self.shortest <= step, step < cached.shape[0])
+            unfinished = ops.any(hypotheses.running)
+            if self.halvings:
+                unfinished = ops.sum(_running(hypotheses)) > half
+            return ops.logical_and(in_cache, unfinished)
+
+        step = functools.partial(self.step, context, cached)
+        now = _Now(*ops.while_loop(is_unfinished, step, now))
+        if not self.halvings:
+            return now
+        # If more than half are running, the cache is full, and no step follows.
+        _, running = ops.top_k(_running(now.hypotheses), half)
+        places = functools.partial(_places, ops.cast(running, "int32"), rows)
+        alone = self._of(places)
+        new = alone.write(_take(context, places), cached, _take(now, places))
+        return _put(now, places, new)
+
+    def _of(self, places):
+        """The writing of some rows alone; `places` finds them, see `_places`."""
+        model, batch, *others = self.arguments
+        tensors = {name: x for name, x in batch.items() if name != HALVINGS}
+        batch = {**_take(tensors, places), HALVINGS: self.halvings - 1}
+        alone = _Writing(model, batch, *others)
+        alone.shortest = self.shortest  # `read` has read so much of all prompts.
+        return alone
 
     def _state(self, step, cached, writers):
         """The `DecodeState`; `cached` are the cache's positions."""
@@ -344,6 +379,47 @@ def flat_rows(index, size):
     """Where `[batch * size]` holds what an index `[batch, m]` names of each `size`."""
     examples = ops.arange(ops.shape(index)[0], dtype="int32")
     return examples[:, None] * size + index
+
+
+def _running(hypotheses):
+    """1 for each row that has not ended, else 0: int32 `[batch]`."""
+    return ops.cast(ops.any(hypotheses.running, axis=1), "int32")
+
+
+def _places(rows, size, x):
+    """Where the first axis of x holds what belongs to `rows`, int32 `[n]`, of `size`.
+
+    It has as many successive entries for each row. None if it has another size, as that
+    of a constant.
+    """
+    first = ops.shape(x)[0] if len(ops.shape(x)) else None
+    if type(first) is not type(size):  # One is known while tracing, and one is not.
+        return None
+    if isinstance(size, int) and first % size:
+        return None
+    each = first // size
+    places = rows[:, None] * each + ops.arange(each, dtype="int32")
+    return ops.reshape(places, (-1,))
+
+
+def _take(values, places):
+    """Takes some rows of nested tensors, see `_places`."""
+
+    def take(x):
+        index = None if x is None else places(x)
+        return x if index is None else ops.take(x, index, axis=0)
+
+    return keras.tree.map_structure(take, values)
+
+
+def _put(values, places, new):
+    """Puts rows, as `_take` takes them, into nested tensors."""
+
+    def put(x, y):
+        index = places(x)
+        return y if index is None else ops.scatter_update(x, index[:, None], y)
+
+    return keras.tree.map_structure(put, values, new)
 
 
 def _expand(x, like):

@@ -181,7 +181,8 @@ class Engine(abc.ABC):
                 does. "answers" is for functions that write texts token after token.
                 XLA then compiles them on CPUs too, unless the engine or
                 REMIXER_TF_CACHE say no. A function that it cannot compile runs
-                without it.
+                without it. Where answers of other lengths make rows wait, it compiles
+                them once more, see `compile_search` of `remixer_tf.decoding`.
 
         Returns:
             a function of a batch that computes with the model's current weights. It

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from remixer_tf.decoding import greedy_decode
+from remixer_tf.decoding import ended_rows, greedy_decode
+from remixer_tf.decoding.search import HALVINGS
 from remixer_tf.engines.engine import fill_rows
 from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
 from tests.layers.harness import randomize
@@ -60,6 +61,27 @@ def test_xla_compiles_it_for_each_size():
     for rows in (ROWS, 2):
         found, expected = evaluate(batch_of(rows)), decode(batch_of(rows))
         np.testing.assert_allclose(found.scores, expected.scores, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_rows_leave_when_they_have_waited_for_long(monkeypatch, wants_programs):
+    monkeypatch.setattr(ended_rows, "WORTH", 1)
+    model, traced = make_model("float32"), []
+
+    def decode(batch):
+        traced.append(HALVINGS in batch)
+        return greedy_decode(model, batch, 6, eos_id=-1)
+
+    engine = TensorFlowEngine()
+    engine.model = model
+    call = engine.compile(decode, any_rows=True, xla="answers")
+    tokens = batch_of(5)["encoder_input_tokens"]
+    longest = tf.constant([2, 6, 1, 4, 1])
+    batch = {"encoder_input_tokens": tokens, "max_length": longest}
+    first, then = call(batch), call(batch)
+    assert traced == [False, True]
+    np.testing.assert_array_equal(first.tokens, then.tokens)
+    np.testing.assert_allclose(first.scores, then.scores, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf import console, programs
+from remixer_tf.decoding.ended_rows import compile_search
 from remixer_tf.engines.device_rates import matmul_rate, peak_rate
 from remixer_tf.engines.engine import (
     Cost,
@@ -122,7 +123,11 @@ class TensorFlowEngine(Engine):
 
         An error that is not XLA's comes again without it.
         """
-        by_xla = self.compile(function, any_rows, xla=True)
+        by_xla = compile_search(
+            lambda search: self.compile(search, any_rows, xla=True),
+            function,
+            lambda: self.model.count_params(),
+        )
         without = self.compile(function, any_rows, xla=False)
         fails = False
 

@@ -130,7 +130,14 @@ class Anchor:
 
     def decode(self, length, batch, beams):
         """Decodes, and returns the CPU time that it took, in seconds."""
-        print(length, batch, beams, file=self._process.stdin, flush=True)
+        return self._ask(length, batch, beams)
+
+    def answer(self, lengths):
+        """Answers questions of `benchmarks.answer_lengths`; returns as `decode`."""
+        return self._ask(LENGTH, len(lengths), 1, *lengths)
+
+    def _ask(self, *numbers):
+        print(*numbers, file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"{self._name} has ended; its message is above.")

@@ -4,9 +4,10 @@
 
 It imports nothing of this project, which need not be installed there. It says "ready".
 Lines come in, `inputs batch beams`, and for each a line "done SECONDS" goes out, with
-the CPU time that it took. Each library has a process: CTranslate2 4.8.5 decodes at half
-its rate where torch 2.13 has computed anything before (1 row: 103 and 221 tokens/s,
-2026-11-25).
+the CPU time that it took. Lengths of answers may follow, see
+`benchmarks.answer_lengths`: then EOS ends an answer, and its length is checked. Each
+library has a process: CTranslate2 4.8.5 decodes at half its rate where torch 2.13 has
+computed anything before (1 row: 103 and 221 tokens/s, 2026-11-25).
 """
 
 import functools
@@ -27,19 +28,20 @@ class HuggingFace:
         self._model = T5ForConditionalGeneration.from_pretrained(folder).eval()
         self._length = length
 
-    def decode(self, inputs, beams):
+    def decode(self, inputs, beams, lengths=()):
         import torch
 
         ids = torch.tensor(inputs)
         with torch.no_grad():
-            self._model.generate(
+            found = self._model.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
                 num_beams=beams,
                 do_sample=False,
-                min_new_tokens=self._length,
+                min_new_tokens=1 if lengths else self._length,
                 max_new_tokens=self._length,
             )
+        return np.count_nonzero(found.numpy(), axis=1).tolist()
 
 
 class CTranslate2:
@@ -59,14 +61,16 @@ class CTranslate2:
         )
         self._length = length
 
-    def decode(self, inputs, beams):
-        self._translator.translate_batch(
+    def decode(self, inputs, beams, lengths=()):
+        found = self._translator.translate_batch(
             [[f"<{i}>" for i in row] for row in inputs.tolist()],
             beam_size=beams,
             max_batch_size=len(inputs),
-            min_decoding_length=self._length,
+            min_decoding_length=1 if lengths else self._length,
             max_decoding_length=self._length,
+            return_end_token=True,
         )
+        return [len(one.hypotheses[0]) for one in found]
 
 
 def convert(folder, length):
@@ -116,12 +120,16 @@ def main(folder, length, name):
         sys.exit(f"{name}: {error}")
     print("ready", flush=True)
     for line in sys.stdin:
-        inputs, batch, beams = map(int, line.split())
+        inputs, batch, beams, *lengths = map(int, line.split())
+        questions = np.random.default_rng(0).integers(2, 32000, (batch, inputs))
+        if lengths:
+            questions = 1000 + np.array([[length] * inputs for length in lengths])
         start = time.process_time()
-        library.decode(
-            np.random.default_rng(0).integers(2, 32000, (batch, inputs)), beams
-        )
-        print("done", time.process_time() - start, flush=True)
+        found = library.decode(questions, beams, lengths)
+        taken = time.process_time() - start
+        if lengths and found != lengths:
+            sys.exit(f"{name}: answers are of other lengths. Received: {found}")
+        print("done", taken, flush=True)
 
 
 if __name__ == "__main__":

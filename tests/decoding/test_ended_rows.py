@@ -126,7 +126,7 @@ def test_a_search_that_is_made_beforehand_keeps_all_rows():
         assert (np.array(found.tokens)[row, 0, : lengths[row]] == own[row]).all()
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.slow_on_jax
 @pytest.mark.parametrize("kind", KINDS[:4])
 def test_of_encoder_decoders(kind, short_caches):
@@ -135,7 +135,7 @@ def test_of_encoder_decoders(kind, short_caches):
     check(tiny_model(kind), batch, 7, ["greedy", "t5"], eos_id=-1)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.slow_on_jax
 @pytest.mark.parametrize("family", ["t5", "remixer", "gmlp", "switch"])
 def test_of_language_models(family, short_caches):

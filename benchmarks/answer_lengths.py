@@ -104,7 +104,7 @@ def main():
     parser.add_argument("--each", type=int, default=4)
     parser.add_argument("--anchors", metavar="PYTHON")
     options = parser.parse_args()
-    read = configuration.read(["models/t5_1_1_small.gin"])
+    read = configuration.read(["models/t5_1_1_small.gin"], [])
     model = read.call(EncoderDecoder)
     model.build()
     teach(model)

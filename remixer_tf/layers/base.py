@@ -215,8 +215,9 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
             context: a `Context`, with `encoded` where there is an encoder.
 
         Returns:
-            a dictionary of tensors. If a beam search reorders them, the first axis of
-            each has n successive entries for each row, `n * batch_size` in all.
+            a dictionary of tensors. The first axis of each has n successive entries for
+            each row, `n * batch_size` in all, or for each example of `context` if no
+            beam search reorders them. What all rows share has a first axis of 1.
 
         Raises:
             ValueError: the sublayer cannot decode step by step.

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from remixer_tf.arguments import as_python
+from remixer_tf.checkpoints.export_folder import is_export
 from remixer_tf.configuration import RUN_FILE, macros, read
 from remixer_tf.errors import (
     MissingFileError,
@@ -27,7 +28,6 @@ from remixer_tf.loaded.run import LoadedRun
 from remixer_tf.models.build import check_memory, machine_memory
 from remixer_tf.named_models import find_presets, preset_names
 from remixer_tf.run import Run
-from remixer_tf.serving.export_folder import is_export
 from remixer_tf.weights import model_folder
 
 

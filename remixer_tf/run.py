@@ -7,6 +7,7 @@ from typing import Any
 
 from remixer_tf.arguments import TheRun
 from remixer_tf.checkpoints import reading
+from remixer_tf.checkpoints.export_folder import check_no_export
 from remixer_tf.checkpoints.paths import Located
 from remixer_tf.checkpoints.versions import check_run_version
 from remixer_tf.checkpoints.vocabularies import check_vocabularies
@@ -19,7 +20,6 @@ from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.errors import UserError, check_integers
 from remixer_tf.models.adapters import Lora, adapt, has_lora
 from remixer_tf.models.build import build_model, check_memory
-from remixer_tf.serving.export_folder import is_export
 from remixer_tf.weights import model_folder
 from remixer_tf.weights.source import (
     check_model,
@@ -162,11 +162,7 @@ class Run(TheRun):
                 check(engine.model)
             return engine, step
         check_run_version(model_dir)
-        if is_export(model_dir):
-            raise UserError(
-                f"{model_dir} is an export: remixer_tf infer and load(..).generate() "
-                "answer by it. All else needs the run that it was made of."
-            )
+        check_no_export(model_dir)
         if self.task is not None:
             check_vocabularies(model_dir, describe_vocabularies(self.get_task()))
         engine = self.engine()
@@ -184,7 +180,7 @@ class Run(TheRun):
         # The weights of a folder to publish include their adapters.
         parts = self.model if source else self.make_model, self.dtype_policy
         check_memory(lambda: build_model(*parts), engine.memory_limit())
-        engine.build_model(*parts, restored=True)
+        engine.build_model(*parts)
         if check:
             check(engine.model)
         if source:
@@ -207,7 +203,7 @@ class Run(TheRun):
         """
         arrays = merged_arrays(engine.model)
         engine = self.engine()
-        engine.build_model(self.model, self.dtype_policy, restored=True)
+        engine.build_model(self.model, self.dtype_policy)
         for path, variable in model_variables(engine.model).items():
             variable.assign(arrays[path])
         return engine

@@ -6,10 +6,10 @@ the format litert or onnx.
 """
 
 from remixer_tf import configuration
+from remixer_tf.checkpoints.export_folder import is_export
 from remixer_tf.commands import add_number, add_on_long, add_output
 from remixer_tf.errors import UserError
 from remixer_tf.exporting import answers_of_export
-from remixer_tf.serving.export_folder import is_export
 
 
 def add_arguments(parser):

@@ -8,13 +8,13 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf import __version__
+from remixer_tf.checkpoints.export_folder import CONFIGURATION, DESCRIPTION
 from remixer_tf.checkpoints.vocabularies import name_copies, remember_vocabularies
 from remixer_tf.checkpoints.whole_folder import check_absent, whole_folder
 from remixer_tf.data.file_states import file_digest
 from remixer_tf.data.vocabularies import describe_vocabulary, is_text
 from remixer_tf.errors import UserError, library
 from remixer_tf.serving import litert, onnx_runtime
-from remixer_tf.serving.export_folder import CONFIGURATION, DESCRIPTION
 
 RUNTIMES = {"litert": litert, "onnx": onnx_runtime}
 MAX_BYTES = 2**31  # of either format's file

@@ -4,6 +4,7 @@ import os
 
 import seqio
 
+from remixer_tf.checkpoints.export_folder import describe
 from remixer_tf.checkpoints.vocabularies import check_vocabularies
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.file_states import file_digest
@@ -12,7 +13,6 @@ from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.decoding.search import Answers, Decoded
 from remixer_tf.errors import MissingFileError, UserError, library
 from remixer_tf.serving.converted import RUNTIMES
-from remixer_tf.serving.export_folder import describe
 from remixer_tf.serving.text_answers import TextAnswers
 
 

@@ -7,13 +7,14 @@ import tempfile
 import numpy as np
 import tensorflow as tf
 
+from remixer_tf.checkpoints import export_folder
 from remixer_tf.errors import UserError
 from remixer_tf.serving import litert_graph
 
 NAME = "LiteRT"
 EXTRA = "litert"
 MODULES = ("ai_edge_litert.interpreter",)  # what the extra installs
-FILE = "model.tflite"
+FILE = export_folder.LITERT
 # Rows that a call reads, fewest first. Each number has a signature, and costs memory:
 # XNNPACK packs the weights anew. 32 rows a call were no faster than four calls of 8.
 BATCHES = (1, 8)

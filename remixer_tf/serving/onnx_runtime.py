@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from remixer_tf.checkpoints import export_folder
 from remixer_tf.errors import UserError
 from remixer_tf.serving import onnx_graph
 from remixer_tf.serving.stored_weights import StoredWeights
@@ -13,7 +14,7 @@ from remixer_tf.serving.stored_weights import StoredWeights
 NAME = "ONNX"
 EXTRA = "onnx"
 MODULES = ("onnxruntime", "tf2onnx")  # what the extra installs
-FILE = "model.onnx"
+FILE = export_folder.ONNX
 BATCHES = (None,)  # Any number of rows
 OPSET = 18
 CALL = {"opset": OPSET}  # for model.json, with names and shapes

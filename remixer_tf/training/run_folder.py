@@ -9,6 +9,7 @@ import time
 import tensorflow as tf
 from absl import logging
 
+from remixer_tf.checkpoints.export_folder import check_no_export
 from remixer_tf.checkpoints.whole_folder import describe
 from remixer_tf.errors import StorageError, UserError
 
@@ -17,7 +18,11 @@ STALE_SECONDS = 120
 
 
 def check_writable(model_dir):
-    """Makes the folder of the run; raises OSError if nothing can be written there."""
+    """Makes the folder of the run, or raises OSError if nothing can be written there.
+
+    An export's folder is a ValueError.
+    """
+    check_no_export(model_dir)
     path = os.path.join(model_dir, f".writable-{os.getpid()}")
     try:
         tf.io.gfile.makedirs(model_dir)

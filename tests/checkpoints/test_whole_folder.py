@@ -171,7 +171,7 @@ def test_tidying_never_stops_the_work(tmp_path, monkeypatch):
 # folder that is not whole yet, or a name of this process.
 NOTHING_IS_LOST = {
     "checkpoints.whole_folder.copy_file",
-    "commands.sweep._start",
+    "commands.__init__.start_command",
     "console.open_streams",
     "serving.litert.quantize",
     "training.run_files.append_metrics",

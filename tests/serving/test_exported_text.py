@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import seqio
 
+from remixer_tf.checkpoints.export_folder import is_export
 from remixer_tf.errors import MissingFileError, UserError
 from remixer_tf.serving import converted
-from remixer_tf.serving.export_folder import is_export
 from remixer_tf.serving.exported_text import ExportedText
+from remixer_tf.training.run_folder import check_writable
 from tests.serving.test_converted import LENGTH, fails, fake_graph, fake_runtime, same
 
 LENGTHS = {"inputs": LENGTH, "targets": LENGTH}
@@ -81,6 +82,16 @@ def test_a_damaged_folder_is_refused(export, damage, message):
     with pytest.raises(UserError, match=message) as error:
         ExportedText(str(export), task(), LENGTHS)
     assert "\n" not in str(error.value)
+
+
+def test_all_else_needs_the_run(export, tmp_path):
+    with pytest.raises(UserError, match="is an export: remixer_tf infer"):
+        check_writable(str(export))
+    other = tmp_path / "run"
+    other.mkdir()
+    (other / "model.json").write_text('{"name": "of another program"}')
+    assert not is_export(other)
+    check_writable(str(other))
 
 
 def test_a_missing_file_and_another_vocabulary(export):

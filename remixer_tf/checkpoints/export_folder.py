@@ -8,6 +8,8 @@ from remixer_tf.errors import StorageError, UserError
 
 DESCRIPTION = "model.json"
 CONFIGURATION = "operative_config.gin"
+FILES = LITERT, ONNX = "model.tflite", "model.onnx"
+_KEYS = {"vocabularies", "max_input_length"}  # some of a description's
 _MOST_BYTES = 2**20  # of a description
 _LONGEST = 2**20  # ids of a row
 
@@ -17,7 +19,11 @@ def is_export(folder):
 
     Raises a ValueError if an older version did, which kept no configuration there.
     """
-    if not os.path.isfile(os.path.join(folder, DESCRIPTION)):
+    path = os.path.join(folder, DESCRIPTION)
+    if not os.path.isfile(path):
+        return False
+    has_model = any(os.path.isfile(os.path.join(folder, file)) for file in FILES)
+    if not has_model and not _KEYS <= _read(path).keys():  # another program's
         return False
     if not os.path.isfile(os.path.join(folder, CONFIGURATION)):
         raise UserError(
@@ -27,6 +33,15 @@ def is_export(folder):
     return True
 
 
+def check_no_export(folder):
+    """Raises a ValueError if the folder of a run is an export's."""
+    if is_export(folder):
+        raise UserError(
+            f"{folder} is an export: remixer_tf infer and load(..).generate() answer "
+            "by it. All else needs the run that it was made of."
+        )
+
+
 def describe(folder, formats):
     """Returns the description of an export, a dictionary, checked.
 
@@ -34,16 +49,8 @@ def describe(folder, formats):
     ValueError if the description is damaged, or a newer version wrote it.
     """
     path = os.path.join(folder, DESCRIPTION)
-    try:
-        with open(path, "rb") as file:
-            text = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}.") from None
-    try:
-        about = json.loads(text[:_MOST_BYTES])
-    except (ValueError, RecursionError):
-        about = None
-    if not isinstance(about, dict) or about.get("format") not in [*formats]:
+    about = _read(path)
+    if about.get("format") not in [*formats]:
         names = " or ".join(formats)
         raise UserError(f"{path} does not describe an export of {names}.")
     check_version(about.get("version"), path)
@@ -58,3 +65,17 @@ def describe(folder, formats):
     if not good:
         raise UserError(f"{path} is damaged. Copy the folder again.")
     return about
+
+
+def _read(path):
+    """Returns the dictionary in a file of JSON; {} if there is none."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}.") from None
+    try:
+        found = json.loads(text[:_MOST_BYTES])
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -13,6 +13,7 @@ import atexit
 import contextlib
 import functools
 import os
+import re
 import stat
 import sys
 
@@ -21,6 +22,8 @@ _MOST_BYTES = 2**29  # of each engine's programs; the oldest go first
 _NEW = "new."  # the start of a file that is not yet whole
 _ROOM = 2**28  # bytes; with less the programs are only read
 _XLA = "--tf_xla_persistent_cache_directory={} --tf_xla_persistent_cache_read_only={}"
+_PLACE = "remixer_tf-programs-"  # the start of a name
+_OURS = re.compile(" *" + _XLA.format(rf"\S*/{_PLACE}\S+", r"\w+"))
 _place = None  # the folder of this process' links
 
 
@@ -33,10 +36,11 @@ def make_place():
     """Names TensorFlow, before it is imported, the folder where `find` puts programs.
 
     It reads TF_XLA_FLAGS once, when it is imported. The folder is not that of all
-    processes: XLA fails if it cannot write there, and at a file that is not whole.
+    processes: XLA fails if it cannot write there, and at a file that is not whole. So a
+    child makes another one than its parent.
     """
     global _place
-    flags = os.environ.get("TF_XLA_FLAGS", "")
+    flags = _OURS.sub("", os.environ.get("TF_XLA_FLAGS", ""))
     named = "persistent_cache_directory" in flags
     if named or "tensorflow" in sys.modules or not are_wanted():
         return
@@ -44,7 +48,7 @@ def make_place():
     import tempfile
 
     try:
-        _place = tempfile.mkdtemp(prefix="remixer_tf-programs-")
+        _place = tempfile.mkdtemp(prefix=_PLACE)
         full = shutil.disk_usage(_place).free < _ROOM
     except OSError as error:
         _say(error)
@@ -59,8 +63,10 @@ def find():
     """Links what earlier processes compiled into the folder that TensorFlow reads.
 
     Returns the folder of all processes, or None. If it cannot be used, a line says why,
-    and all works without.
+    and all works without. TensorFlow is imported, so the variable of `make_place` has
+    been read; children of other programs shall not.
     """
+    _forget_place()
     if _place is None or not are_wanted():
         return None
     try:
@@ -71,6 +77,13 @@ def find():
         return None
     atexit.register(_join, os.getpid(), store, _place)
     return store
+
+
+def _forget_place():
+    """Takes what `make_place` wrote out of TF_XLA_FLAGS."""
+    flags = _OURS.sub("", os.environ.pop("TF_XLA_FLAGS", ""))
+    if flags:
+        os.environ["TF_XLA_FLAGS"] = flags
 
 
 @functools.cache

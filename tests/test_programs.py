@@ -128,6 +128,28 @@ def test_tensorflow_is_told_before_it_is_imported(tmp_path, monkeypatch):
         assert not [*tmp_path.iterdir()]  # It is removed at the end.
 
 
+def test_children_have_a_folder_of_their_own(find, tmp_path, monkeypatch):
+    own = "--tf_xla_auto_jit=2"
+    monkeypatch.setattr(programs, "_place", None)
+    monkeypatch.setattr(programs.atexit, "register", lambda *given: None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv(programs.VARIABLE, str(tmp_path / "store"))
+    monkeypatch.setenv("TF_XLA_FLAGS", own)
+    places = []
+    for _ in range(2):  # The second inherits what the first has set.
+        with monkeypatch.context() as patch:
+            patch.delitem(sys.modules, "tensorflow", raising=False)
+            programs.make_place()
+        places.append(programs._place)
+        assert os.environ["TF_XLA_FLAGS"].startswith(own)
+        assert os.environ["TF_XLA_FLAGS"].count(programs._PLACE) == 1
+        assert places[-1] in os.environ["TF_XLA_FLAGS"]
+    assert places[0] != places[1]
+    find(tmp_path / "store")  # TensorFlow has read it.
+    assert os.environ["TF_XLA_FLAGS"] == own
+
+
 @pytest.mark.parametrize("kind", ["file", "others may write", "of another user"])
 def test_a_folder_that_cannot_be_used_is_one_line(
     tmp_path, find, monkeypatch, capsys, kind

@@ -40,7 +40,7 @@ def draw_checkpoint(run, model_dir, pictures, *, step=None):
     """
     if tf.io.gfile.isdir(model_dir):
         check_writable(model_dir)
-    model = build_model(run.make_model, run.dtype_policy, restored=True)
+    model = build_model(run.make_model, run.dtype_policy)
     step = reading.restore_model(model_dir, model, step)
     return pictures.draw_page(model_dir, model, step)
 

@@ -61,7 +61,7 @@ def run(options):
     put_into_gin(settings)
     run = settings.call(Run)
     check_model(run.model, source)
-    model = build_model(run.model, "float32", restored=True)
+    model = build_model(run.model, "float32")
     vocabularies = {}
     if run.task is not None:
         vocabularies = describe_vocabularies(run.get_task())

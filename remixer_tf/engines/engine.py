@@ -122,11 +122,8 @@ class Engine(abc.ABC):
         """
 
     @abc.abstractmethod
-    def build_model(self, model, dtype_policy, restored=False):
-        """Makes the model without an optimizer, for evaluation; see `build`.
-
-        If `restored`, the caller sets all its weights, which are zeros until then.
-        """
+    def build_model(self, model, dtype_policy):
+        """Makes the model without an optimizer, for evaluation; see `build`."""
 
     @abc.abstractmethod
     def step(self, superbatch, stop=False):

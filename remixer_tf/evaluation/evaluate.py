@@ -46,9 +46,9 @@ def evaluate(run, model_dir, evaluations, *, step=None, bindings=None, force=Fal
         )
     if engine.host.index == 0 and tf.io.gfile.isdir(model_dir):
         check_writable(model_dir)
-    # Processes share the seeds of dropout too, so they begin with the same ones.
+    # Processes share their weights, so they begin with the same ones.
     keras.utils.set_random_seed(0)
-    engine.build_model(run.make_model, run.dtype_policy, restored=True)
+    engine.build_model(run.make_model, run.dtype_policy)
     results, directory = None, reading.checkpoint_directory(model_dir)
     for wanted in wait_for_each(model_dir) if step == "each" else [step]:
         restored = reading.restore_model(model_dir, engine.model, wanted)

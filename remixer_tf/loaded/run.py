@@ -41,7 +41,7 @@ def _restore(run, model_dir, step, source, adapters):
     else:
         check_model(run.model, source)
         engine, step = run.engine(), 0
-        engine.build_model(run.model, run.dtype_policy, restored=True)
+        engine.build_model(run.model, run.dtype_policy)
         take(engine.model, source)
     if adapters is not None:
         load_adapters(engine.model, adapters)

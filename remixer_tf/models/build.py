@@ -14,7 +14,7 @@ from remixer_tf.errors import UserError, check_factories
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
-def build_model(model, dtype_policy, restored=False):
+def build_model(model, dtype_policy):
     """Makes a model and all its variables, and returns it.
 
     Args:
@@ -22,8 +22,6 @@ def build_model(model, dtype_policy, restored=False):
             variables.
         dtype_policy: str, one of `DTYPE_POLICIES`, else a ValueError; variables are
             float32 under all.
-        restored: bool, whether the caller will set all weights. They are zeros until
-            then: drawing random ones would take most of the time.
     """
     if dtype_policy not in DTYPE_POLICIES:
         raise UserError(
@@ -31,13 +29,6 @@ def build_model(model, dtype_policy, restored=False):
             f"away from weights of 16 bits. Received: {dtype_policy!r}"
         )
     check_factories(model=model)
-    if restored:
-        model = declare(lambda: build_model(model, dtype_policy))
-        for variable in model.variables:
-            if keras.backend.is_float_dtype(variable.dtype):  # Seeds are integers.
-                variable._initializer = keras.initializers.Zeros()
-            variable._deferred_initialize()
-        return model
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy(dtype_policy)
     try:

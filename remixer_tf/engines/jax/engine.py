@@ -117,11 +117,11 @@ class JaxEngine(Engine):
             [self._everywhere] * len(scale),
         )
 
-    def build_model(self, model, dtype_policy, restored=False):
+    def build_model(self, model, dtype_policy):
         check_float16(dtype_policy, self._mesh.devices.flat[0].platform.upper())
         # Each variable is split when it is made: no device holds them all.
         with placed(self._of_new):
-            self.model = build_model(model, dtype_policy, restored)
+            self.model = build_model(model, dtype_policy)
 
     def step(self, superbatch, stop=False):
         program, _ = self.program(superbatch)

@@ -77,11 +77,11 @@ class TensorFlowEngine(Engine):
             loss_scale=self.loss_scale,
         )
 
-    def build_model(self, model, dtype_policy, restored=False):
+    def build_model(self, model, dtype_policy):
         if tf.config.list_logical_devices("TPU"):
             check_float16(dtype_policy, "TPU")
         with self._strategy.scope():
-            self.model = build_model(model, dtype_policy, restored)
+            self.model = build_model(model, dtype_policy)
 
     def step(self, superbatch, stop=False):
         return self._train_step(superbatch, stop=stop)

@@ -39,6 +39,7 @@ _NO_WORKER = (
 _NO_TEMPORARY = "no usable temporary directory"  # TensorFlow's import needs one, too
 _NO_DISK = (
     "no space left|disk quota|file too large|read-only file system|permission denied"
+    "|is a directory"
 )
 
 

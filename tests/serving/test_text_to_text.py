@@ -124,14 +124,14 @@ def test_lines_of_a_file_are_answered_with_others_as_long(
 @pytest.mark.parametrize(
     ("kind", "dtype", "expected"),
     [
-        pytest.param("t5_1_1", "float32", [4, 16], marks=pytest.mark.slow),
-        ("t5_1_1", "mixed_bfloat16", [16]),
-        pytest.param("remixer", "float32", [4, 16], marks=pytest.mark.slow),
+        pytest.param("t5_1_1", "float32", [16, 32], marks=pytest.mark.slow),
+        ("t5_1_1", "mixed_bfloat16", [32]),
+        pytest.param("remixer", "float32", [16, 32], marks=pytest.mark.slow),
     ],
 )
 def test_questions_are_padded_as_little_as_changes_nothing(kind, dtype, expected):
     """The answers are those to ids that are padded to the model's length."""
-    model = tiny_model(kind, dtype=dtype, vocab_size=259, num_layers=1)
+    model = tiny_model(kind, dtype=dtype, vocab_size=259, num_layers=1, max_length=32)
     randomize(model)
     widths = []
 
@@ -142,16 +142,16 @@ def test_questions_are_padded_as_little_as_changes_nothing(kind, dtype, expected
     answer = text_to_text.TextToText(
         model,
         toy_task({}),
-        feature_lengths={"inputs": 16, "targets": 6},
+        feature_lengths={"inputs": 32, "targets": 6},
         decode_fn=search,
     )
     whole_length = tf.function(
         lambda ids: greedy_decode(model, {"encoder_input_tokens": ids}, 6, eos_id=-1)
     )
-    for texts in (["ab", "c"], ["abcdefghijkl", "a"], ["d", ""]):
+    for texts in (["ab", "c"], ["abcdefghijkl" * 2, "a"], ["d", ""]):
         found = answer(tf.constant(texts))
         ids, _ = answer.read(tf.constant(texts))
-        assert ids.shape[1] == 16
+        assert ids.shape[1] == 32
         whole = whole_length(ids)
         tolerance = 1e-4 if dtype == "float32" else 0.1
         np.testing.assert_allclose(found["scores"], whole.scores, atol=tolerance)

@@ -138,10 +138,11 @@ def tiny_run(request):
 
 @pytest.fixture
 def clear_gin():
-    """Leaves no configuration to the next test."""
-    yield
+    """Takes no configuration from the tests before, and leaves none to the next."""
     import gin
 
+    gin.clear_config()
+    yield
     gin.clear_config()
 
 

@@ -4,11 +4,11 @@
 
 Sentences of SST-2's dev and train, by REMIXER_TF_DATA, with T5's vocabulary. T5.1.1
 small has random weights, which both share, and writes 4 tokens for each line: SST-2's
-answers have 2 or 3. transformers runs in a process of PYTHON and gets ids, padded to
-the longest of a batch, after a sort by length; its time has no tokenizer. It answers
+answers have 2 or 3. A process of PYTHON has transformers. It gets ids, sorts them by
+length, and pads them to the longest of a batch; its time has no tokenizer. It answers
 with each of `BATCHES`, and the fastest counts. Ours reads text and returns text, with
-its defaults, in batches of 32. Both compile and warm up by all lines before. They take
-turns; the ratio is the median over the rounds.
+its defaults, in batches of 32. Both warm up by all lines before. They take turns; the
+ratio is the median over the rounds.
 """
 
 import argparse

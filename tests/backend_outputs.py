@@ -47,7 +47,9 @@ _MODELS = {
         for kind, pool in _IMAGES
     },
 }
-NAMES = [*SUBLAYERS, *_MODELS]
+# Every sublayer and every encoder-decoder; all other models.
+FIRST = [*SUBLAYERS, *(name for name in _MODELS if name.startswith("encoder-decoder"))]
+MORE = [name for name in _MODELS if name not in FIRST]
 
 
 def _sublayer(name):
@@ -84,7 +86,7 @@ def outputs(names):
     "name: path" is the gradient of a weight, see `outputs_and_gradients`.
 
     Args:
-        names: some of `NAMES`.
+        names: some of `FIRST` and `MORE`.
     """
     found = {}
     for name in names:

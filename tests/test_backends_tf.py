@@ -8,11 +8,18 @@ import sys
 import numpy as np
 import pytest
 
-from tests.backend_outputs import NAMES, outputs
+from tests.backend_outputs import FIRST, MORE, outputs
 
 
-@pytest.mark.slow
-def test_jax_equals_tensorflow(tmp_path):
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(FIRST, marks=pytest.mark.slow),
+        pytest.param(MORE, marks=pytest.mark.slower),
+    ],
+    ids=["first", "more"],
+)
+def test_jax_equals_tensorflow(names, tmp_path):
     """Outputs within 1e-5 of the largest; gradients within 1e-4 of their largest.
 
     A gradient that is zero but for rounding, such as that of a key's bias, is compared
@@ -20,13 +27,13 @@ def test_jax_equals_tensorflow(tmp_path):
     """
     path = tmp_path / "jax.npz"
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.backend_outputs", path, *NAMES],
+        [sys.executable, "-m", "tests.backend_outputs", path, *names],
         env={**os.environ, "KERAS_BACKEND": "jax"},
         cwd=pathlib.Path(__file__).parent.parent,
         stderr=subprocess.PIPE,
         text=True,
     )
-    ours = outputs(NAMES)
+    ours = outputs(names)
     _, errors = process.communicate()
     assert process.returncode == 0, errors
     largest = {}  # gradient of a model
@@ -34,9 +41,9 @@ def test_jax_equals_tensorflow(tmp_path):
         model, is_gradient, _ = name.partition(": ")
         if is_gradient:
             largest[model] = max(largest.get(model, 0), np.abs(value).max())
-    assert len(largest) == len(NAMES)
+    assert len(largest) == len(names)
     with np.load(path) as jax:
-        assert set(jax) == set(ours) and ours.keys() >= set(NAMES)
+        assert set(jax) == set(ours) and ours.keys() >= set(names)
         for name, value in ours.items():
             model, is_gradient, _ = name.partition(": ")
             scale = np.abs(value).max()

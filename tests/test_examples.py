@@ -9,7 +9,6 @@ import pytest
 
 FOLDER = pathlib.Path(__file__).parents[1] / "examples"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-QUICK = ["remixer_block"]
 
 
 def test_there_are_three():
@@ -33,17 +32,8 @@ def test_a_toy_remixer_takes_twelve_lines():
     assert len([line for line in cell.source.splitlines() if line.strip()]) <= 12
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(
-            path,
-            id=path.stem,
-            marks=pytest.mark.slow if path.stem in QUICK else pytest.mark.slower,
-        )
-        for path in NOTEBOOKS
-    ],
-)
+@pytest.mark.slower
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_they_run(path, tmp_path, monkeypatch):
     monkeypatch.delenv("T5_FOLDER", raising=False)
     notebook = nbformat.read(path, as_version=4)

@@ -48,7 +48,7 @@ def arguments(model_dir, steps, model="t5_1_1"):
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_continues_exactly(tmp_path, capsys):
     run_command("train", arguments(tmp_path / "whole", 8, "remixer"))
     parts = tmp_path / "parts"

@@ -63,7 +63,7 @@ def test_percentiles_and_histogram():
             assert count == ((values >= first) & (values <= last)).sum()
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_what_is_trimmed_and_padding(examples):
     whole = np.array(LENGTHS) + 1  # EOS
     for name, column in (("inputs", 0), ("targets", 1)):

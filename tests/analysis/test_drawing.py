@@ -276,7 +276,7 @@ def read_images(model_dir):
     return images
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize("tiny_run", ["words"], indirect=True)
 def test_binary_on_a_run(tiny_run, tmp_path, capsys):
     gin.clear_config()

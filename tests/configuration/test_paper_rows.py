@@ -192,7 +192,7 @@ def test_fine_tuning_drops_a_tenth(model, run, layers):
 @pytest.mark.parametrize(
     "file",
     [
-        pytest.param(f, marks=[pytest.mark.slower] * (i % 3 > 0))
+        pytest.param(f, marks=[pytest.mark.slower] * (i % 6 > 0))
         for i, f in enumerate(ROWS)
     ],
 )

@@ -119,7 +119,7 @@ def test_an_export_is_merged(lora, tmp_path):
     assert has_lora(lora.model)  # which trains on
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize(
     "source", [pytest.param("folder", marks=pytest.mark.slower), "memory"]
 )

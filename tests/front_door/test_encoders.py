@@ -93,6 +93,7 @@ def test_pairs_of_texts(classifier_run):
     assert pairs.classify(("P.", "H.")).label == pair.label
 
 
+@pytest.mark.slower
 @on_tensorflow
 def test_long_texts_are_counted_or_refused(encoder, spans):
     long = "a cat " * 9
@@ -180,6 +181,7 @@ def test_answers_are_those_of_eval(span_run, spans, capsys):
     assert spans.answer([], []) == []
 
 
+@pytest.mark.slower
 def test_texts_of_any_length_and_no_answer(span_run, spans):
     text = " ".join(f"number {i}" for i in range(60))
     never, always = (

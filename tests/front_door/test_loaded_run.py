@@ -325,7 +325,7 @@ def test_published_weights_are_imported_on_the_way(tmp_path):
     assert "Hugging Face" in repr(run)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_trains_on_and_evaluates_a_table(bytes_run, tmp_path):
     run = rt.load(bytes_run)  # Nothing is asked: its settings are not in force yet.
     rows = [f"the cat {word}\t{word}" for word in "slept ate ran saw liked".split()]

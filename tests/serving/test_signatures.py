@@ -54,7 +54,10 @@ def vocabulary(tmp_path_factory):
 
 @pytest.fixture(
     scope="module",
-    params=["t5_1_1", "lm", pytest.param("remixer", marks=pytest.mark.slower)],
+    params=[
+        "t5_1_1",
+        *(pytest.param(kind, marks=pytest.mark.slower) for kind in ("lm", "remixer")),
+    ],
 )
 def asked(request, vocabulary, tmp_path_factory):
     kind, lengths = request.param, LENGTHS

@@ -732,7 +732,7 @@ def test_a_second_interrupt_does_not_wait():
             os.kill(os.getpid(), signal.SIGINT)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_tensorboard_shows_each_step_once_after_going_back(tmp_path):
     from tensorboard.backend.event_processing import plugin_event_accumulator as reader
 

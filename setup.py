@@ -119,6 +119,7 @@ setup(
             "ipykernel",
             "mypy",
             "nbclient",
+            "playwright",
             "pre-commit",
             "pytest",
             "pytest-xdist",

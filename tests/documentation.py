@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = sorted(
-    path.relative_to(ROOT) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
+    path.relative_to(ROOT)
+    for pattern in ("*.md", "docs/**/*.md", "examples/*/*.md")
+    for path in ROOT.glob(pattern)
 )
 HEREDOC = re.compile(r"cat > (\S+) <<'?(\w+)'?\n(.*?\n)\2\n", re.DOTALL)
 

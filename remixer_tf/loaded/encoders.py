@@ -59,7 +59,7 @@ class EncoderMethods:
         """
         if isinstance(self.model, ImageClassifier):
             check_choices(LongTexts.CHOICES, on_long=on_long)
-            function = self._signature("classify_bytes")
+            function = self.signature("classify_bytes")
             return classify_images(function, inputs)
         return self._encode("classify", inputs, classes, on_long)
 
@@ -146,8 +146,24 @@ class EncoderMethods:
         return span_answerer(self.run, self.model_dir, decode_fn=search)[0]
 
     @kept
-    def _signature(self, name):
-        """A signature of an encoder's export, traced with gin's values."""
+    def signature(self, name: str) -> Any:
+        """Returns a signature of an encoder's export, traced with gin's values.
+
+        Args:
+            name: str, such as "classify", "embed" or, of images, "classify_bytes".
+
+        Returns:
+            a `tf.function` of strings `[batch]`, which returns a dictionary of tensors.
+
+        Raises:
+            ValueError: the model lacks it, or Keras does not run on TensorFlow.
+
+        Examples:
+            >>> import tensorflow as tf
+            >>> found = encoder.signature("classify")(tf.constant(["bleak"]))
+            >>> found["probabilities"].shape.as_list()
+            [1, 2]
+        """
         check_backend(f"{name}()")
         kind = text_encoder if self.run.task is not None else image_to_class
         model, _ = self.configuration.apart().call(kind, self.run, self.model_dir)
@@ -164,7 +180,7 @@ class EncoderMethods:
             )
         length = self.run.feature_lengths["inputs"]
         long = LongTexts(on_long, f"texts are longer than {length} tokens")
-        found = encode(self._signature(name), inputs, read, long)
+        found = encode(self.signature(name), inputs, read, long)
         long.warn()
         return found
 

@@ -34,7 +34,7 @@ class LoadedExport(LoadedRun):
         """Raises a ValueError: a file gives whole answers."""
         self._refuse()
 
-    def _answerer(self, max_length=None, skip_special_tokens=None, **search):
+    def answerer(self, max_length=None, skip_special_tokens=None, **search):
         searches.check_names(search)
         search["max_length"] = max_length
         if given := [name for name, x in search.items() if x is not None]:

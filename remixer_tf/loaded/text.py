@@ -17,7 +17,7 @@ from remixer_tf.loaded import searches
 from remixer_tf.loaded.inputs import LongTexts, listed
 from remixer_tf.loaded.kept import Options, kept
 from remixer_tf.serving.text_scorer import TextScorer, text_scorer
-from remixer_tf.serving.text_to_text import AHEAD, text_to_text
+from remixer_tf.serving.text_to_text import AHEAD, TextToText, text_to_text
 from remixer_tf.serving.token_graph import searchable
 from remixer_tf.startup import check_backend
 
@@ -71,7 +71,7 @@ class TextMethods:
         check_integers(batch_size=size)
         check_flags(scores=scores)
         texts, one = listed(texts)
-        model, inputs = self._answerer(max_length, **search)
+        model, inputs = self.answerer(max_length, **search)
         length = model.input_length
         long = LongTexts(on_long, f"texts are longer than {length} tokens")
         answers, rest = [], iter(texts)
@@ -114,9 +114,25 @@ class TextMethods:
         if not isinstance(text, str):
             raise TypeError(f"stream() takes one str. Received: {text!r:.200}")
         check_unicode(text)
-        return self._pieces(*self._answerer(max_length, **search), text)
+        found = self.pieces(*self.answerer(max_length, **search), text)
+        return (piece for piece, _ in found if piece)
 
-    def _pieces(self, answerer, inputs, text):
+    def pieces(
+        self, answerer: TextToText, inputs: dict[str, Any], text: str
+    ) -> Iterator[tuple[str, list[int]]]:
+        """Answers a text, piece by piece, as `stream` does.
+
+        Args:
+            answerer, inputs: of `answerer`.
+            text: str.
+
+        Yields:
+            str, the next piece, perhaps empty, and the ids of the answer until now.
+
+        Examples:
+            >>> pieces = run.pieces(*run.answerer(), "the cat slept")
+            >>> text = "".join(piece for piece, _ in pieces)
+        """
         tokens, _ = answerer.read(tf.constant([text]))
         batch = searchable(tokens, inputs)
         prompt = np.count_nonzero(tokens) if answerer.codec.one_row else 0
@@ -135,9 +151,10 @@ class TextMethods:
             whole = found.decode("utf-8", "ignore")
             if isinstance(new, int) and answerer.unsettled:
                 whole = whole[: -answerer.unsettled]
+            piece = ""
             if len(whole) > len(said) and whole.startswith(said):
                 piece, said = whole[len(said) :], whole
-                yield piece
+            yield piece, [*map(int, ids)]
 
     def score(
         self,
@@ -226,8 +243,26 @@ class TextMethods:
         return float(np.exp(-sum(sums) / max(sum(counts), 1)))
 
     @checked  # It hands on Python's numbers for NumPy's.
-    def _answerer(self, max_length=None, skip_special_tokens=None, **search):
-        """The `TextToText` of a search, and inputs of its graph, see `as_inputs`."""
+    def answerer(
+        self,
+        max_length: int | None = None,
+        skip_special_tokens: bool | None = None,
+        **search: Any,
+    ) -> tuple[TextToText, dict[str, Any]]:
+        """Returns what `generate` asks with these options, see there.
+
+        Returns:
+            the `TextToText` of the search, and the options that are inputs of its
+            graph, a dictionary of NumPy numbers.
+
+        Raises:
+            TypeError, ValueError: as `generate`.
+
+        Examples:
+            >>> answerer, inputs = run.answerer(temperature=0.5, seed=3)
+            >>> sorted(inputs)
+            ['seeds', 'temperature']
+        """
         check_writes(self.model)
         searches.check_names(search)
         given = {}

@@ -52,11 +52,20 @@ class TextAnswers(tf.Module):
 
     def __call__(self, inputs, settings=None):
         """Answers, with settings in place of the search's own, see `searchable`."""
+        tokens, trimmed = self.tokens_of(inputs)
+        decoded = self.decode_tokens(tokens, settings)
+        tensors = keras.tree.map_structure(tf.constant, decoded)
+        return self.written(tensors, trimmed)
+
+    def tokens_of(self, inputs):
+        """`read` by a graph: ids as a NumPy array, and if trimmed, a tensor."""
         tokens, trimmed = self._read(inputs)
-        tokens, rows = tokens.numpy(), len(tokens)
-        decoded = self._decode(self._batch(tokens, settings))
-        tensors = keras.tree.map_structure(lambda x: tf.constant(x[:rows]), decoded)
-        return self._write(tensors, trimmed)
+        return tokens.numpy(), trimmed
+
+    def decode_tokens(self, tokens, settings=None):
+        """Answers ids, int32 `[batch, input_length]`: a `Decoded` of NumPy arrays."""
+        decoded, rows = self._decode(self._batch(tokens, settings)), len(tokens)
+        return keras.tree.map_structure(lambda x: x[:rows], decoded)
 
     def answer_all(self, texts, batch_size, settings=None):
         """Answers a list of texts, not empty: a call's answers, as NumPy arrays.
@@ -74,7 +83,7 @@ class TextAnswers(tf.Module):
             for name in found[0]
         }
 
-    def _write(self, decoded, trimmed):
+    def written(self, decoded, trimmed):
         """Returns a call's answers from a `Decoded` of tensors."""
         answers = {
             "outputs": self.write(decoded.tokens),

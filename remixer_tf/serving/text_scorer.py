@@ -63,7 +63,7 @@ class TextScorer:
             )
         engine = engine or engine_of(model)
         # One graph serves all sizes of batches.
-        self._score = engine.compile(lambda x: score(model, x)[:3], any_rows=True)
+        self._score = engine.compile(lambda x: score(model, x), any_rows=True)
 
     def _set_codec(self, codec):
         self.codec = codec
@@ -145,6 +145,33 @@ class TextScorer:
         Raises:
             ValueError: the replicas do not divide `batch_size`.
         """
+        for rows, _, scores, trimmed in self._batches(pairs, batch_size):
+            results = [x[:rows].tolist() for x in (*scores[:3], trimmed)]
+            yield from zip(*results, strict=True)
+
+    def score_tokens(self, pairs, batch_size):
+        """As `score`, but yields more of each pair.
+
+        Yields:
+            dictionary: `score`, float, `num_tokens`, int, `greedy` and `trimmed`, bool,
+            as `score`; and of each token of the targets `tokens`, ids, and `log_probs`,
+            natural logarithms: lists.
+        """
+        for rows, batch, scores, trimmed in self._batches(pairs, batch_size):
+            tokens = batch["decoder_target_tokens"].numpy()
+            counted = batch["decoder_loss_weights"].numpy() > 0
+            for row in range(rows):
+                yield {
+                    "score": float(scores.sums[row]),
+                    "num_tokens": int(scores.num_tokens[row]),
+                    "greedy": bool(scores.greedy[row]),
+                    "trimmed": bool(trimmed[row]),
+                    "tokens": tokens[row][counted[row]].tolist(),
+                    "log_probs": scores.log_probs[row][counted[row]].tolist(),
+                }
+
+    def _batches(self, pairs, batch_size):
+        """Yields rows, the model's batch, its `Scores`, and which pairs are trimmed."""
         pairs = iter(pairs)
         while rows := list(itertools.islice(pairs, batch_size)):
             fill = [([], [])] * (batch_size - len(rows))  # of one shape, traced once
@@ -153,9 +180,7 @@ class TextScorer:
             if self.codec.one_row:
                 length = quarters(int(tf.reduce_max(kept)), self.codec.row_length)
                 batch = {name: x[:, :length] for name, x in batch.items()}
-            results = (*self._score(batch), trimmed.numpy())
-            results = [x[: len(rows)].tolist() for x in results]
-            yield from zip(*results, strict=True)
+            yield len(rows), batch, self._score(batch), trimmed.numpy()
 
 
 def quarters(longest, length):

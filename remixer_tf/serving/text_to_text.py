@@ -116,6 +116,7 @@ class TextToText(TextAnswers):
     Attributes:
         arguments: dictionary of arguments of `decode_fn`, such as `sampling` and
             `seed`: what the signature `generate` takes where a request has no other.
+        lengths: list of ints, what questions are padded to, the least first.
     """
 
     arguments = {}
@@ -170,21 +171,24 @@ class TextToText(TextAnswers):
         self._decode = self._engine.compile(
             self.tokens.search, any_rows=True, xla=jit_compile
         )
-        self._lengths = [x["inputs"] for x in padded_lengths(model, {"inputs": reads})]
+        self.lengths = [x["inputs"] for x in padded_lengths(model, {"inputs": reads})]
 
     def _batch(self, tokens, settings):
-        rows = len(tokens)
-        longest = np.max(np.flatnonzero(tokens.any(axis=0)), initial=0)
-        length = next(length for length in self._lengths if longest < length)
+        batch = searchable(tokens[:, : self.padded_length(tokens)], settings)
         # The last row is repeated until the replicas can share the rows.
-        fill = [(0, -rows % self._engine.num_replicas), (0, 0)]
-        tokens = np.pad(tokens[:, :length], fill, mode="edge" if rows else "constant")
-        return searchable(tokens, settings)
+        if fill := -len(tokens) % self._engine.num_replicas:
+            batch = {k: tf.concat([x, *[x[-1:]] * fill], 0) for k, x in batch.items()}
+        return batch
+
+    def padded_length(self, tokens):
+        """The one of `lengths` that ids `[batch, input_length]` are cut to."""
+        longest = np.max(np.flatnonzero(tokens.any(axis=0)), initial=0)
+        return next(length for length in self.lengths if longest < length)
 
     def _answer(self, inputs):
         """A call as a part of an export's graph."""
         tokens, trimmed = self.read(inputs)
-        return self._write(self.tokens.decode(searchable(tokens)), trimmed)
+        return self.written(self.tokens.decode(searchable(tokens)), trimmed)
 
     def signatures(self):
         """Returns the `Signatures` of an export.
@@ -243,7 +247,7 @@ class TextToText(TextAnswers):
             if "seed" in batch:
                 seed = tf.bitcast(batch.pop("seed"), tf.uint32)  # low word first
                 batch["seeds"] = tf.reshape(seed, [-1, 2])
-            return self._write(self.tokens.decode(batch), trimmed)
+            return self.written(self.tokens.decode(batch), trimmed)
 
         @tf.function(input_signature=[STRINGS], autograph=False)
         def answer(inputs):

@@ -13,14 +13,17 @@ def searchable(tokens, settings=None):
 
     Args:
         tokens: int32 `[batch, input_length]`, padded with 0.
-        settings: dictionary of scalars in place of the search's own, the same for all
-            rows, see `row_settings`; and of `seeds`, uint32 `[2]`, `seed_words` in
-            place of the seed of `sample`. None for none.
+        settings: dictionary of numbers in place of the search's own, see
+            `row_settings`: one for all rows, or `[batch]`; and of `seeds`, uint32 `[2]`
+            or `[batch, 2]`, `seed_words` in place of the seed of `sample`. None for
+            none.
     """
     batch = {"encoder_input_tokens": tokens}
     for name, value in (settings or {}).items():
-        value = tf.convert_to_tensor(value)[None]
-        batch[name] = tf.repeat(value, tf.shape(tokens)[0], axis=0)
+        value = tf.convert_to_tensor(value)
+        if value.shape.rank == (name == "seeds"):  # one for all rows
+            value = tf.repeat(value[None], tf.shape(tokens)[0], axis=0)
+        batch[name] = value
     return batch
 
 

@@ -144,19 +144,19 @@ def test_new_numbers_trace_few_graphs(bytes_run, monkeypatch):
     }
     assert len(drawn) > 15 and len(traced) <= 2
     for beams in range(2, 14):
-        run._answerer(beams=beams)
+        run.answerer(beams=beams)
     assert len(run._kept) == 8
 
 
 def test_draws_without_a_seed_have_one_each(bytes_asked):
     found = set()
     for _ in range(2):
-        _, inputs = bytes_asked._answerer(temperature=3.0)
+        _, inputs = bytes_asked.answerer(temperature=3.0)
         words = inputs["seeds"].tolist()
         assert words == [bytes_asked.drawn_seed % 2**32, bytes_asked.drawn_seed >> 32]
         found.add(tuple(words))
     assert len(found) == 2
-    assert "seeds" not in bytes_asked._answerer(beams=2)[1]
+    assert "seeds" not in bytes_asked.answerer(beams=2)[1]
 
 
 @pytest.mark.slow
@@ -413,8 +413,8 @@ def test_numpys_values_are_taken_as_pythons(bytes_run):
     beams = {"beams": 2, "n_best": 2, "allowed": [[5, 6], [7, 8]]}
     for options in (draws | limits | given, beams | given):
         ours = {name: np.asarray(value)[()] for name, value in options.items()}
-        answerer, inputs = run._answerer(**options)
-        again, same = run._answerer(**ours)
+        answerer, inputs = run.answerer(**options)
+        again, same = run.answerer(**ours)
         assert again is answerer  # Its graph serves both.
         np.testing.assert_equal(same, inputs)
     table = {"inputs": "{a}", "shuffle_buffer_size": 50, "eos_after_trim": False}

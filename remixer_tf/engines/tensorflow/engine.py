@@ -127,6 +127,7 @@ class TensorFlowEngine(Engine):
             lambda search: self.compile(search, any_rows, xla=True),
             function,
             lambda: self.model.count_params(),
+            again=self.compiles_again,
         )
         without = self.compile(function, any_rows, xla=False)
         fails = False

@@ -36,6 +36,9 @@ LITERT = ["ai-edge-litert>=2.3"]
 LM_EVAL = ["lm_eval>=0.4.13"]  # 0.16 GB, without PyTorch
 MLFLOW = ["mlflow-skinny>=3"]  # MLflow's client
 ONNX = ["onnx>=1.23", "onnxruntime>=1.31", "tf2onnx>=1.17"]
+# `remixer_tf serve`, and its clients for tests.
+SERVE = ["prometheus-client>=0.23", "starlette>=1.0", "uvicorn>=0.40"]
+CLIENTS = ["httpx", "openai>=3", "schemathesis>=4", "tritonclient[http]>=2.60"]
 SERVING = ["tensorflow-serving-api>=2.20,<2.22"]  # of tensorflow's own minor version
 WANDB = ["wandb>=0.20"]
 
@@ -128,6 +131,8 @@ setup(
             *LITERT,
             *LM_EVAL,
             *ONNX,
+            *CLIENTS,
+            *SERVE,
             *SERVING,
         ],
         "docs": ["mkdocs<2", "mkdocs-material", "mkdocstrings[python]"],
@@ -135,6 +140,7 @@ setup(
         "lm_eval": LM_EVAL,
         "mlflow": MLFLOW,
         "onnx": ONNX,
+        "serve": SERVE,
         "serving": SERVING,
         "wandb": WANDB,
     },

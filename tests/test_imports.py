@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 # Each group may import from itself (without cycles) and from the groups before it.
 ORDER = [
-    ["arguments", "console", "errors", "programs"],
+    ["arguments", "command_line", "console", "errors", "programs"],
     ["kernels"],
     ["layers"],
     ["objectives"],
@@ -31,6 +31,7 @@ ORDER = [
     ["configuration"],
     ["configured", "exporting"],
     ["loaded", "loading", "named_models"],
+    ["server"],
     ["commands"],
     ["__main__"],
 ]

@@ -20,9 +20,9 @@ from remixer_tf import console
 from remixer_tf.errors import UserError, nearest, printable, too_old
 
 COMMANDS = (
-    *("train", "sweep", "eval", "infer", "score", "export", "import_weights"),
-    *("train_vocabulary", "cache", "data_report", "compare", "pictures", "costs"),
-    *("report", "lm_eval", "presets", "tasks", "quickstart"),
+    *("train", "sweep", "eval", "infer", "score", "serve", "export"),
+    *("import_weights", "train_vocabulary", "cache", "data_report", "compare"),
+    *("pictures", "costs", "report", "lm_eval", "presets", "tasks", "quickstart"),
 )
 # In the environment of a process that ends with its parent: the parent's number.
 PARENT = "REMIXER_TF_PARENT"
@@ -63,7 +63,7 @@ def run_command(name, arguments):
     # A mistake in the options is shown as they say, too.
     in_json = "--log=json" in " ".join(arguments).replace("--log json", "--log=json")
     console.configure("--quiet" in arguments, "json" if in_json else "text")
-    from remixer_tf.configuration import parse_command_line
+    from remixer_tf.command_line import parse_command_line
 
     command = load_command(name)
 
@@ -261,6 +261,13 @@ def add_table(parser):
     help = "format of the tables (text)"
     parser.add_argument("--format", choices=FORMATS, default="text", help=help)
     add_output(parser)
+
+
+def sizes(text):
+    """The type of an option "M,N": returns a list of int."""
+    if not re.fullmatch(r"\d+(,\d+)*", text):
+        raise argparse.ArgumentTypeError(f"expected M,N. Received: {text!r}")
+    return [int(size) for size in text.split(",")]
 
 
 def add_list(parser, name, metavar, help):

@@ -8,12 +8,10 @@ transformers, LiteRT or ONNX Runtime. All have adapters added to the kernels;
 `remixer_tf infer --model_dir=<model_dir>/litert_int8/<step>` asks it.
 """
 
-import argparse
 import os
-import re
 
 from remixer_tf import configuration
-from remixer_tf.commands import add_number
+from remixer_tf.commands import add_number, sizes
 from remixer_tf.errors import UserError
 from remixer_tf.exporting import BATCHING, FASTEST, FORMATS, check_export, export_run
 
@@ -44,7 +42,7 @@ def add_arguments(parser):
     )
     parser.add_argument(
         "--batch_sizes",
-        type=_sizes,
+        type=sizes,
         metavar="M,N",
         help="a SavedModel computes concurrent requests together, in batches of these "
         "sizes, such as 1,8,32",
@@ -100,9 +98,3 @@ def run(options):
         **for_saved_model,
     )
     print("\n".join([*lines, folder]))
-
-
-def _sizes(text):
-    if not re.fullmatch(r"\d+(,\d+)*", text):
-        raise argparse.ArgumentTypeError(f"expected M,N. Received: {text!r}")
-    return [int(size) for size in text.split(",")]

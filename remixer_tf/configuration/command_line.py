@@ -1,15 +1,15 @@
-"""The command line of the commands."""
+"""Options of commands that read a configuration."""
 
 import argparse
-import ast
 import os
 import re
 
+from remixer_tf.command_line import parse_command_line  # noqa: F401  its home was here
 from remixer_tf.configuration import parts
 from remixer_tf.configuration.bindings import RUN_FILE
 from remixer_tf.configuration.reading import put_into_gin, read
 from remixer_tf.configuration.trust import check_run_configuration
-from remixer_tf.errors import UserError, check_paths, nearest
+from remixer_tf.errors import UserError
 
 # (part, parameter, value) that put a model on one device. They are names: an engine's
 # module imports TensorFlow, which comes after all checks that need none.
@@ -18,36 +18,6 @@ _ONE_DEVICE = (
     ("JaxEngine", "mesh_shape", ""),
     ("JaxEngine", "distributed", None),
 )
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message):
-        raise UserError(f"{message}. --help lists all options.")
-
-
-def parse_command_line(arguments, description, add_arguments, program=None):
-    """Returns the `argparse.Namespace` of a command line, see `add_common`.
-
-    `arguments` is a list of str without the program's name, `add_arguments` a function
-    that adds all options to an `ArgumentParser`. --help says `description` first, and
-    names `program`, None for the file's name.
-    """
-    parser = _Parser(program, "%(prog)s [options]", description, allow_abbrev=False)
-    add_arguments(parser)
-    takes_gin = "--gin_file" in parser._option_string_actions
-    own, bindings = [], []
-    for argument in arguments:
-        if takes_gin and argument.startswith("--gin."):
-            bindings.append(_to_binding(argument))
-        else:
-            _check_known(argument, parser._option_string_actions)
-            own.append(argument)
-    options = parser.parse_args(own)
-    if takes_gin and options.model_dir:
-        check_paths(model_dir=options.model_dir)
-    if takes_gin:
-        options.gin_bindings = bindings
-    return options
 
 
 def add_common(parser, run="needed"):
@@ -209,39 +179,3 @@ def run_configuration(options):
 def _names(text):
     """Returns the names in "a,b"."""
     return [name for name in text.split(",") if name]
-
-
-def _check_known(argument, known):
-    """Raises a UserError for an unknown option.
-
-    It comes before argparse, which would only name what is required.
-    """
-    name, _, value = argument.partition("=")
-    if not name.startswith("--") or name in known:
-        return
-    if "--gin_file" in known and re.fullmatch("--gin_(param|binding)s?", name):
-        name, _, value = (part.strip() for part in value.strip("'\"").partition("="))
-        meant = f"--gin.{name or 'NAME'}={value or 'VALUE'}"
-        raise UserError(f"unknown argument {argument!r}. Did you mean {meant}")
-    flags = [flag for flag in known if "NAME" not in flag]
-    raise UserError(
-        f"unknown argument {argument!r}.{nearest(argument, flags)} --help lists all."
-    )
-
-
-def _to_binding(argument):
-    """Turns '--gin.NAME=VALUE' into 'NAME = VALUE'."""
-    name, equals, value = (part.strip() for part in argument.partition("="))
-    if not equals:
-        raise UserError(f"{name} has no value. Expected: {name}=VALUE")
-    return f"{name.removeprefix('--gin.')} = {_to_value(value)}"
-
-
-def _to_value(text):
-    """Returns a value as gin text: a word or a path that is no literal is a string."""
-    try:
-        ast.literal_eval(text)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        if re.fullmatch(r"[^\s'\"%@()\[\]{}=]+", text):
-            return repr(text)
-    return text

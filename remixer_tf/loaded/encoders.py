@@ -159,10 +159,9 @@ class EncoderMethods:
             ValueError: the model lacks it, or Keras does not run on TensorFlow.
 
         Examples:
-            >>> import tensorflow as tf
-            >>> found = encoder.signature("classify")(tf.constant(["bleak"]))
-            >>> found["probabilities"].shape.as_list()
-            [1, 2]
+            >>> function = encoder.signature("embed")
+            >>> [spec.name for spec in function.input_signature]
+            ['inputs', 'inputs_b']
         """
         check_backend(f"{name}()")
         kind = text_encoder if self.run.task is not None else image_to_class

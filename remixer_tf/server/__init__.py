@@ -1,0 +1,1 @@
+"""Serves runs and exports over HTTP: `remixer_tf serve`."""

@@ -1,0 +1,38 @@
+"""The connections of uvicorn, with a limit of time for a request's first lines."""
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+
+class Connection(H11Protocol):
+    """A connection that is closed if a request's first lines do not come in time."""
+
+    seconds = 20
+    _closing = None
+
+    def connection_made(self, transport):
+        super().connection_made(transport)
+        self._start()
+
+    def data_received(self, data):
+        try:
+            super().data_received(data)
+        except h11.ProtocolError:  # bytes that are no HTTP, after a request
+            self.transport.abort()
+            return
+        answers = self.cycle is not None and not self.cycle.response_complete
+        if not answers:
+            self._start()
+        elif self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+
+    def connection_lost(self, exc):
+        super().connection_lost(exc)
+        if self._closing is not None:
+            self._closing.cancel()
+
+    def _start(self):
+        """Closes the connection soon, unless a whole request comes."""
+        if self._closing is None:
+            self._closing = self.loop.call_later(self.seconds, self.transport.close)

@@ -1,0 +1,130 @@
+"""The models of a server, by name: loaded, warmed up, and replaced by newer ones."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+from remixer_tf.errors import MissingFileError, UserError, nearest
+from remixer_tf.server.batching import Thread
+from remixer_tf.server.limits import Refusal, invalid, try_later
+
+EXPORT_FILE = "saved_model.pb"  # of a SavedModel
+
+
+def newest_export(folder):
+    """Returns the folder of a SavedModel: this one, or its highest number."""
+    if os.path.isfile(os.path.join(folder, EXPORT_FILE)):
+        return folder
+    if not os.path.isdir(folder):
+        raise MissingFileError(f"there is no folder {folder}.")
+    numbers = [name for name in os.listdir(folder) if name.isdecimal()]
+    for name in sorted(numbers, key=int, reverse=True):
+        found = os.path.join(folder, name)
+        if os.path.isfile(os.path.join(found, EXPORT_FILE)):
+            return found
+    raise UserError(
+        f"{folder} is no export: neither it nor a numbered folder in it has a "
+        f"{EXPORT_FILE}. Make one: remixer_tf export --model_dir=RUN"
+    )
+
+
+class Source(NamedTuple):
+    """Where a model comes from.
+
+    Attributes:
+        name: str, as requests name it.
+        load: function of a `Thread`, called in it, which returns the `Served`.
+        newest: function that returns the newest version, a str; None if it is one.
+    """
+
+    name: str
+    load: Callable
+    newest: Callable | None = None
+
+
+class Models:
+    """Loads models one after the other, and finds them by name.
+
+    Args:
+        sources: list of `Source`s of different names.
+        say: function of a line for the log.
+    """
+
+    def __init__(self, sources, say):
+        self._sources, self._say = sources, say
+        self._ready, self._threads = {}, []
+        self.observer = lambda name: lambda rows, seconds: None
+
+    def ready(self):
+        """Returns the `Served` models that answer, a list."""
+        return [*self._ready.values()]
+
+    def all_ready(self):
+        """Returns whether all models answer."""
+        return len(self._ready) == len(self._sources)
+
+    def names(self):
+        """Returns the names of all models, loaded or not."""
+        return [source.name for source in self._sources]
+
+    def get(self, name=None):
+        """Returns a model by its name; None is the only one. Raises a `Refusal`."""
+        names = self.names()
+        if name is None and len(names) == 1:
+            (name,) = names
+        if name is None:
+            raise invalid(f"Name one of the models: {', '.join(names)}.")
+        if name not in names:
+            raise Refusal(
+                404,
+                f"There is no model {name!r:.80}.{nearest(name, names)} There are: "
+                f"{', '.join(names)}.",
+            )
+        if name not in self._ready:
+            raise try_later(503, f"The model {name} is being loaded.", 5)
+        return self._ready[name]
+
+    def are_busy(self):
+        """Returns whether a model is being loaded or computes."""
+        return any(thread.busy for thread in self._threads)
+
+    async def load(self):
+        """Loads all models. A mistake of the user's is raised."""
+        for source in self._sources:
+            self._ready[source.name] = await self._load(source)
+
+    async def _load(self, source):
+        thread = Thread(source.name)
+        self._threads = [x for x in self._threads if x.is_alive()] + [thread]
+        try:
+            served = await thread.call(source.load, thread)
+            await thread.call(served.warm_up, self._say)
+        except BaseException:
+            thread.stop()
+            raise
+        served.open(self.observer(source.name))
+        return served
+
+    async def watch(self, period):
+        """Takes newer versions, looking for them every `period` seconds, for ever."""
+        failed = set()
+        while True:
+            await asyncio.sleep(period)
+            for source in self._sources:
+                if source.newest is None or source.name not in self._ready:
+                    continue
+                old = self._ready[source.name]
+                try:
+                    version = await asyncio.to_thread(source.newest)
+                    if version == old.version or (source.name, version) in failed:
+                        continue
+                    new = await self._load(source)
+                except (UserError, OSError) as error:
+                    failed.add((source.name, version))
+                    self._say(f"{source.name}: the newer version is not taken: {error}")
+                    continue
+                self._ready[source.name] = new
+                self._say(f"{source.name}: version {new.version} answers now")
+                # Requests that have begun still ask it.
+                asyncio.get_running_loop().call_later(2 * old.limits.timeout, old.close)

@@ -1,0 +1,468 @@
+"""A loaded run as a served model."""
+
+import collections
+import functools
+import time
+import warnings
+
+import numpy as np
+import tensorflow as tf
+
+from remixer_tf.decoding import HuggingFaceRules, Sampling, T5Rules, check_scores
+from remixer_tf.decoding.row_random import seed_words
+from remixer_tf.errors import UserError
+from remixer_tf.evaluation.results import metrics_at
+from remixer_tf.loaded import searches
+from remixer_tf.loaded.export import LoadedExport
+from remixer_tf.loaded.kept import Options
+from remixer_tf.models import ImageClassifier, SpanHead
+from remixer_tf.server.batching import Thread
+from remixer_tf.server.limits import invalid, try_later
+from remixer_tf.server.served import GENERATE, SCORE, Served, draw_seed
+from remixer_tf.server.signatures import Signature, Tensor
+from remixer_tf.serving.text_scorer import quarters
+from remixer_tf.startup import check_backend
+
+STRING = Tensor("string")
+DRAWN = ("temperature", "top_p", "seed")  # of each row, in one graph
+ANSWERS = {"outputs": STRING, "scores": Tensor("float32"), "trimmed": Tensor("bool")}
+_LONG_SEED = 2**63 - 1
+
+
+class _Search:
+    """A search of a run: one graph for each shape of a batch.
+
+    Attributes:
+        defaults: dictionary of NumPy's numbers, the inputs of its graph.
+    """
+
+    def __init__(self, answerer, defaults):
+        self.answerer, self.defaults = answerer, defaults
+
+    def decode(self, tokens, rows):
+        """Answers ids `[batch, ..]`; `rows` are dictionaries of inputs."""
+        settings = {
+            name: np.stack([row.get(name, default) for row in rows])
+            for name, default in self.defaults.items()
+        }
+        return self.answerer.decode_tokens(tokens, settings or None)
+
+    def shape(self, tokens):
+        """Returns the shape for which a batch of ids is compiled."""
+        length = getattr(self.answerer, "padded_length", np.shape)(tokens)
+        return self, len(tokens), length
+
+
+class ServedRun(Served):
+    """A `LoadedRun` as a served model. Called in its thread.
+
+    Args:
+        run: the `LoadedRun`.
+        name, limits, thread: see `Served`.
+        sizes: tuple of ints, the numbers of texts that are computed together.
+    """
+
+    def __init__(self, run, name, limits, thread, sizes):
+        super().__init__(name, run.model_dir, limits, thread)
+        self.run, self.sizes = run, sizes
+        self._others = collections.OrderedDict()
+        self._streams = 0
+        if isinstance(run, LoadedExport):
+            self.kind = "export"
+            self._add_answers()
+            return
+        engine, step = run.run.weights()
+        engine.compiles_again = False
+        model = run.model
+        self.version, self.kind = str(step), type(model).__name__
+        if hasattr(model, "decode_step"):
+            self._add_answers()
+            self._add_scores()
+        elif isinstance(model, ImageClassifier):
+            self._add_graph("classify", "classify_bytes", (1,))
+        else:
+            self._add_encoder(model)
+        if self.default not in self.signatures:
+            self.signatures[self.default] = self.signatures[next(iter(self.signatures))]
+
+    # Making the signatures.
+
+    def _add_answers(self):
+        """Signatures of a model that writes text."""
+        run = self.run
+        answerer, inputs = run.answerer()
+        self._draws, numbers = None, {}
+        if hasattr(answerer, "tokens"):
+            if reason := answerer.tokens.cannot_decode():
+                raise UserError(reason)
+            self.longest = answerer.tokens.max_length
+            longest = {"max_length": np.int32(self.longest)}
+            own = searches.own_arguments(run.configuration.apart())
+            seed = seed_words(own.get("seed", 0))
+            inputs = {name: seed for name in inputs} | longest
+            sampling = own.get("sampling") or Sampling()
+            settings = {"temperature": np.float32(sampling.temperature), "seeds": seed}
+            draws, _ = run.answerer(temperature=1.0, seed=0)
+            top_p, _ = run.answerer(temperature=1.0, top_p=0.5, seed=0)
+            self._draws = _Search(draws, settings | longest)
+            settings["top_p"] = np.float32(sampling.top_p)
+            self._top_p = _Search(top_p, settings | longest)
+            numbers = {
+                "max_length": Tensor("int32", (), None, 1, self.longest),
+                "temperature": Tensor("float32", (), None, 0.0, 1e30),
+                "top_p": Tensor("float32", (), None, 1e-6, 1.0),
+                "seed": Tensor("int64", (), None, 0, _LONG_SEED),
+            }
+        self._own = _Search(answerer, inputs)
+        self.eos_id = answerer.codec.vocabulary("targets").eos_id
+        several = len(self._answers(self._own, 1, warm=True)[0].get("all_scores", ()))
+        outputs = dict(ANSWERS)
+        if several:
+            outputs["all_outputs"] = Tensor("string", (several,))
+            outputs["all_scores"] = Tensor("float32", (several,))
+        asked = {"inputs": STRING}
+        self.signatures[self.default] = Signature(
+            asked, outputs, self._generate, self.sizes, self._search_of
+        )
+        self.signatures[GENERATE] = Signature(
+            asked | numbers, outputs, self._generate, self.sizes, self._search_of
+        )
+
+    def _add_scores(self):
+        try:
+            self._scorer = self.run.scorer()
+            check_scores(self.run.model)
+        except ValueError:  # The model gives texts no likelihood.
+            return
+        self.continues = self._scorer.codec.one_row
+        self.signatures[SCORE] = Signature(
+            {"inputs": STRING, "targets": STRING},
+            {
+                "scores": Tensor("float32"),
+                "num_tokens": Tensor("int32"),
+                "greedy": Tensor("bool"),
+                "trimmed": Tensor("bool"),
+            },
+            self._score,
+            self.sizes,
+        )
+
+    def _add_encoder(self, model):
+        if isinstance(model.head, SpanHead):
+            self.signatures["answer"] = Signature(
+                {"question": STRING, "text": STRING},
+                {"outputs": STRING},
+                self._span,
+                self.sizes,
+            )
+        if model.num_classes:
+            self._add_graph("classify", "classify", self.sizes)
+        self._add_graph("embed", "embed", self.sizes)
+
+    def _add_graph(self, name, of_export, sizes):
+        """Adds a signature by the graph that an export would have."""
+        function = self.run.signature(of_export)
+        specs = function.input_signature
+        inputs = {spec.name: STRING for spec in specs}
+        if "inputs_b" in inputs:
+            inputs["inputs_b"] = Tensor("string", (), b"")
+        outputs = {
+            key: Tensor(
+                "string" if x.dtype == tf.string else x.dtype.name, tuple(x.shape[1:])
+            )
+            for key, x in function.get_concrete_function().structured_outputs.items()
+        }
+
+        def compute(rows):
+            columns = [tf.constant([row[name] for row in rows]) for name in inputs]
+            found = {key: x.numpy() for key, x in function(*columns).items()}
+            return [{k: x[i] for k, x in found.items()} for i in range(len(rows))]
+
+        self.signatures[name] = Signature(inputs, outputs, compute, sizes)
+
+    # Computing, in the thread.
+
+    def _search_of(self, row):
+        """The `_Search` of a row of `generate`."""
+        if "search" in row:
+            return row["search"]
+        given = {name for name in DRAWN if row.get(name) is not None}
+        return self._drawn(row) if given else self._own
+
+    def _drawn(self, options):
+        """The search that draws. Only where `top_p` says so it sorts the vocabulary."""
+        top_p = options.get("top_p")
+        return self._draws if top_p is None or top_p >= 1 else self._top_p
+
+    def _generate(self, rows):
+        search = self._search_of(rows[0])
+        return self._answers(search, len(rows), rows)
+
+    def _answers(self, search, size, rows=(), warm=False):
+        """Answers rows of one search."""
+        if warm:
+            rows = [{"inputs": b"A question .", "max_length": np.int32(1)}] * size
+        answerer = search.answerer
+        tokens, trimmed = answerer.tokens_of(tf.constant([r["inputs"] for r in rows]))
+        self.compiles(*search.shape(tokens))
+        found = search.decode(tokens, [*map(_settings, rows)])
+        found_tensors = tf.nest.map_structure(tf.constant, found)
+        texts = answerer.written(found_tensors, trimmed)
+        texts = {name: value.numpy() for name, value in texts.items()}
+        answers = []
+        for i, row in enumerate(found.tokens):
+            answer = {name: value[i] for name, value in texts.items()}
+            answer["tokens"] = row[row > 0].tolist()
+            answer["input_tokens"] = int(np.count_nonzero(tokens[i]))
+            answers.append(answer)
+        return answers
+
+    def _score(self, rows):
+        scorer = self._scorer
+        pairs = [self._pair(row) for row in rows]
+        length = None
+        if scorer.codec.one_row:
+            whole = max(len(a) + len(b) for a, b in pairs)
+            row_length = scorer.codec.row_length
+            length = quarters(min(whole, row_length), row_length)
+        self.compiles(SCORE, len(rows), length)
+        found = scorer.score_tokens(pairs, len(rows))
+        return [
+            one | {"scores": one["score"], "texts": self.token_texts(one["tokens"])}
+            for one in found
+        ]
+
+    def _pair(self, row):
+        """The ids of inputs and targets; `target_ids` of a row follow its targets."""
+        if "target_ids" not in row:
+            return self._scorer.encode(row["inputs"], row["targets"])
+        ids = functools.partial(self._scorer.codec.ids, eos=False)
+        inputs = self._scorer.codec.ids("inputs", row["inputs"])
+        return inputs, ids("targets", row["targets"]) + row["target_ids"]
+
+    def token_texts(self, ids):
+        """Returns the part of the text that each of an answer's ids adds."""
+        ids = np.array(ids, np.int32)
+        if not len(ids):
+            return []
+        starts = np.where(np.tri(len(ids), dtype=bool), ids, 0)
+        texts = self._scorer.codec.decode(starts).numpy()
+        texts = [text.decode("utf-8", "ignore") for text in texts]
+        befores = ["", *texts[:-1]]
+        return [
+            text[len(before) :] if text.startswith(before) else ""
+            for before, text in zip(befores, texts, strict=True)
+        ]
+
+    def _span(self, rows):
+        asked = [
+            [row[name].decode("utf-8", "replace") for row in rows]
+            for name in ("question", "text")
+        ]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # long questions
+            found = self.run.answer(*asked)
+        return [{"outputs": text.encode()} for text in found]
+
+    def _warm_up(self, say):
+        start = time.monotonic()
+        for search in self._warmed():
+            answerer = search.answerer
+            lengths = getattr(answerer, "lengths", [answerer.input_length])
+            for size in self.sizes:
+                for length in lengths:
+                    tokens = np.zeros([size, answerer.input_length], np.int32)
+                    tokens[:, :length] = 2
+                    self.compiles(*search.shape(tokens))
+                    search.decode(tokens, [{"max_length": np.int32(1)}] * size)
+                self._answers(search, size, warm=True)
+        if SCORE in self.signatures:
+            codec = self._scorer.codec
+            lengths = [1]
+            if codec.one_row:
+                lengths = [-(-codec.row_length * i // 4) for i in (1, 2, 3, 4)]
+            for size in self.sizes:
+                for length in lengths:
+                    ids = [2] * min(length, codec.row_length)
+                    self._scorer_warm(size, ids)
+        for name, signature in self.signatures.items():
+            if name in ("classify", "embed", "answer"):
+                self._warm_signature(signature)
+        if self.longest and GENERATE in self.signatures:
+            self._warm_stream()
+        say(
+            f"{self.name}: warmed up {len(self._compiled)} shapes in "
+            f"{time.monotonic() - start:.1f} s"
+        )
+
+    def _warmed(self):
+        if not hasattr(self, "_own"):
+            return []
+        return [self._own, *([self._draws, self._top_p] if self._draws else [])]
+
+    def _scorer_warm(self, size, ids):
+        rows = [([], ids)] * size
+        length = len(ids) if self._scorer.codec.one_row else None
+        self.compiles(SCORE, size, length)
+        [*self._scorer.score_tokens(rows, size)]
+
+    def _warm_signature(self, signature):
+        texts = {name: b"A question ." for name in signature.inputs}
+        if "image_bytes" in texts:
+            image = tf.io.encode_png(np.zeros([8, 8, 3], np.uint8)).numpy()
+            texts = {"image_bytes": image}
+        for size in signature.sizes:
+            signature.compute([texts] * size)
+
+    def _warm_stream(self):
+        """Traces the steps of an answer as long as may be."""
+        settings = self._own.defaults | {"min_length": np.int32(self.longest)}
+        try:
+            check_backend("A stream")
+            pieces = self.run.pieces(self._own.answerer, settings, "A question .")
+            for _ in pieces:
+                pass
+        except UserError:  # Another engine, or a search of several answers.
+            self.streams = False
+
+    # Asking, in the event loop.
+
+    streams = True
+
+    async def questions(self, texts, options):
+        self.signature(GENERATE)
+        options = dict(options)
+        longest = options.pop("max_length", None)
+        if longest is not None and self.longest is None:
+            raise invalid(f"The model {self.name} takes no max_length: it has its own.")
+        if longest is not None and longest > self.longest:
+            raise invalid(
+                f"max_length is at most {self.longest} here. Received: {longest}. "
+                "(text_to_text.max_length of the run sets it.)"
+            )
+        settings = {}
+        if longest is not None:
+            settings["max_length"] = np.int32(longest)
+        if options.get("min_length", 0) > (longest or self.longest or np.inf):
+            raise invalid("min_length is more than max_length.")
+        if self._draws and options and options.keys() <= {*DRAWN}:
+            search = self._drawn(options)
+            for name in options.keys() - {"seed"}:
+                settings[name] = np.float32(options[name])
+            settings["seeds"] = seed_words(options.get("seed", 0))
+            if "seed" not in options:
+                settings["seeds"] = seed_words(draw_seed())
+        elif options:
+            try:
+                search, more = await self.thread.call(self._search_for, options)
+            except Exception as error:
+                raise self.refusal(error) from None
+            settings |= more
+        else:
+            search = self._own
+            if "seeds" in search.defaults:
+                settings["seeds"] = seed_words(draw_seed())
+        more = {"search": search, "settings": settings}
+        return self.signatures[GENERATE], [{"inputs": text, **more} for text in texts]
+
+    def _search_for(self, options):
+        """The `_Search` of options that start-up did not compile, and its inputs."""
+        options = dict(options)
+        if "alpha" in options and "length_penalty" in options:
+            raise invalid("alpha and length_penalty are of other rules. Give one.")
+        if "alpha" in options:
+            options["rules"] = T5Rules(options.pop("alpha"))
+        if "length_penalty" in options:
+            options["rules"] = HuggingFaceRules(options.pop("length_penalty"))
+        skip = options.pop("skip_special_tokens", None)
+        if options.get("allowed"):
+            codec = self.run.run.codec(self.run.model)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                options["allowed"] = searches.allowed_ids(options["allowed"], codec)
+        answerer, inputs = self.run.answerer(skip_special_tokens=skip, **options)
+        if not isinstance(inputs, dict):  # an export's file takes none
+            inputs = {}
+        same, _ = searches.as_inputs(options)
+        key = skip, Options(same), frozenset(inputs)
+        search = self._others.pop(key, None)
+        if search is None:
+            if not self.limits.max_searches:
+                raise invalid(
+                    f"This server compiles no search for {', '.join(options)}. It "
+                    "takes max_length, temperature, top_p and seed."
+                )
+            defaults = dict(inputs)
+            if self.longest:
+                defaults["max_length"] = np.int32(self.longest)
+            search = _Search(answerer, defaults)
+        self._others[key] = search
+        while len(self._others) > max(self.limits.max_searches, 1):
+            _, old = self._others.popitem(last=False)
+            self._compiled = {x for x in self._compiled if x[0] is not old}
+        return search, inputs
+
+    async def stream(self, text, options):
+        if not self.streams or not {*options} <= {"max_length", *DRAWN}:
+            async for piece in super().stream(text, options):
+                yield piece
+            return
+        _, (row,) = await self.questions([text], options)
+        if self._streams >= self.limits.max_streams:
+            raise try_later(
+                429, f"At most {self.limits.max_streams} answers are streamed at once."
+            )
+        self._streams += 1
+        thread = Thread(f"stream of {self.name}")
+        settings = row["search"].defaults | row["settings"]
+        pieces = self.run.pieces(
+            row["search"].answerer, settings, text.decode("utf-8", "replace")
+        )
+        try:
+            while True:
+                try:
+                    found = await thread.call(next, pieces, None)
+                except Exception as error:
+                    raise self.refusal(error) from None
+                if found is None:
+                    return
+                piece, ids = found
+                yield piece, [x for x in ids if x]  # The last ones are filled up.
+        finally:
+            self._streams -= 1
+            thread.stop(pieces.close)
+
+    async def count_tokens(self, texts):
+        found, _ = await self.thread.call(
+            self._own.answerer.tokens_of, tf.constant(texts)
+        )
+        return int(np.count_nonzero(found))
+
+    def describe(self):
+        found = super().describe()
+        if self.kind != "export":
+            run = self.run
+            if run.task is not None:
+                found["task"] = run.task.name
+                found["lengths"] = dict(run.run.feature_lengths)
+            measured = metrics_at(run.model_dir, run.step) if run.model_dir else {}
+            found["metrics"] = {
+                name: float(value)
+                for name, value in measured.items()
+                if not isinstance(value, str)
+            }
+        return found
+
+
+def _settings(row):
+    """The inputs of its search's graph that a row gives."""
+    if "settings" in row:
+        return row["settings"]
+    found = {
+        name: row[name]
+        for name in ("max_length", "temperature", "top_p")
+        if row.get(name) is not None
+    }
+    if row.get("seed") is not None:
+        found["seeds"] = seed_words(int(row["seed"]))
+    return found

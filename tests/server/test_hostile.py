@@ -1,0 +1,67 @@
+"""A server goes on answering, whatever is sent to it."""
+
+import socket
+import time
+
+import httpx
+import pytest
+
+from remixer_tf.server.connection import Connection
+from remixer_tf.server.limits import Limits
+from tests.server.conftest import listening, of_echo
+from tests.server.hostile import attack, drip
+
+
+def ask(url):
+    found = httpx.post(f"{url}/generate", json={"inputs": "abc"}, timeout=20)
+    assert found.json()["outputs"] == "ABC"
+
+
+@pytest.mark.parametrize(
+    "number", [120, pytest.param(20_000, marks=pytest.mark.slower)]
+)
+def test_hostile_requests_are_refused_in_one_line(number, capfd):
+    with listening([of_echo()]) as url:
+        found = attack(url, "echo", number)
+        ask(url)
+        assert found[400] and found[404] and found[405] and found[413] and found[422]
+    printed = capfd.readouterr()
+    assert "Traceback" not in printed.err + printed.out
+
+
+@pytest.mark.slow
+def test_slow_clients_are_left(monkeypatch):
+    monkeypatch.setattr(Connection, "seconds", 1.5)
+    limits = Limits(body_timeout=2)
+    with listening([of_echo(limits=limits)], limits) as url:
+        head, body = drip(url, seconds=5)
+        assert head == b""  # closed without an answer
+        assert b"408" in body.splitlines()[0] and b"within 2 s" in body
+        ask(url)
+
+
+@pytest.mark.slow
+def test_texts_of_clients_that_leave_are_not_computed():
+    models = []
+    with listening([of_echo(made=models)]) as url:
+        place, (served,) = httpx.URL(url), models
+        request = (
+            b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 18\r\n\r\n"
+            b'{"inputs": "left"}'
+        )
+        served.may_compute.clear()
+        clients = [socket.create_connection((place.host, place.port)) for _ in range(3)]
+        for client in clients:
+            client.sendall(request)
+            time.sleep(0.1)
+        assert served.batcher.waiting() == 2
+        clients[1].close()
+        clients[2].close()
+        end = time.monotonic() + 5
+        while served.batcher.waiting() and time.monotonic() < end:
+            time.sleep(0.01)
+        served.may_compute.set()
+        assert clients[0].recv(9).startswith(b"HTTP/1.1")
+        clients[0].close()
+        ask(url)
+        assert served.texts == [b"left", b"abc"]

@@ -1,0 +1,136 @@
+"""Runs over HTTP: each call answers as the run does, whatever comes with it."""
+
+import concurrent.futures
+import warnings
+
+import numpy as np
+import pytest
+
+import remixer_tf as rt
+from tests.server.conftest import LIMITS, of_run, serving
+
+pytestmark = pytest.mark.slow
+QUESTIONS = ["", "A cat", "the teacher slept", "café", "Emma liked a cake " * 3]
+
+
+@pytest.fixture(scope="module")
+def run(bytes_run):
+    return rt.load(bytes_run)
+
+
+def ask(run, *args, **kwargs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Some are trimmed.
+        return run.generate(*args, **kwargs)
+
+
+def post(client, call, **fields):
+    response = client.post(f"/{call}", json=fields)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_answers_are_those_of_the_run(tiny, run):
+    found = post(tiny, "generate", inputs=QUESTIONS)
+    expected = ask(run, QUESTIONS, scores=True)
+    assert [*zip(found["outputs"], found["scores"], strict=True)] == [
+        (text, pytest.approx(score, rel=1e-5)) for text, score in expected
+    ]
+    assert found["trimmed"] == [False, False, False, False, True]
+    assert found["model"] == "tiny" and found["version"] == "1"
+    assert post(tiny, "generate", inputs="A cat")["outputs"] == found["outputs"][1]
+
+
+def test_each_text_has_the_options_of_its_request(tiny, run):
+    """Requests that come together, of several searches."""
+    options = [
+        {},
+        {"max_length": 3},
+        {"temperature": 0.7, "seed": 1},
+        {"temperature": 2.0, "top_p": 0.5, "seed": 2},
+        {"temperature": 1.0, "seed": 3, "max_length": 5},
+        {"temperature": 0, "seed": 4},
+    ] * 4
+    texts = [QUESTIONS[i % 5] + "x" * i for i in range(len(options))]
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        found = [
+            *pool.map(
+                lambda pair: post(tiny, "generate", inputs=pair[0], **pair[1]),
+                zip(texts, options, strict=True),
+            )
+        ]
+    expected = [ask(run, t, **o) for t, o in zip(texts, options, strict=True)]
+    assert [x["outputs"] for x in found] == expected
+    sizes = tiny.get("/metrics").text
+    assert 'remixer_tf_batch_rows_bucket{le="1.0",model="tiny"}' in sizes
+
+
+def test_traffic_compiles_nothing(tiny):
+    served = tiny.app.models.get("tiny")
+    before = len(served._compiled)
+    for text in ("", "a" * 20, "b" * 400):
+        post(tiny, "generate", inputs=[text, text + "c"], seed=3, temperature=0.5)
+        post(tiny, "generate", inputs=text)
+        post(tiny, "score", inputs=[text] * 3, targets=["a", "b", text])
+    assert served.compilations == 0 and len(served._compiled) == before
+    line = 'remixer_tf_compilations_after_warm_up_total{model="tiny"} 0.0'
+    assert line in tiny.get("/metrics").text
+
+
+def test_scores_are_those_of_the_run(tiny, run):
+    targets = ["sleep", "", "a b c", "né", "long " * 9]
+    found = post(tiny, "score", inputs=QUESTIONS, targets=targets)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = run.score(QUESTIONS, targets)
+    np.testing.assert_allclose(found["scores"], expected, rtol=1e-5)
+    for score, tokens, text in zip(
+        found["scores"], found["tokens"], targets, strict=True
+    ):
+        total = sum(token["log_probability"] for token in tokens)
+        assert total == pytest.approx(score, rel=1e-4)
+        assert text.startswith("".join(token["text"] for token in tokens))
+
+
+def test_what_a_model_cannot_do_is_one_line(tiny):
+    for call, what in (("classify", "has no classes"), ("embed", "gives no vectors")):
+        response = tiny.post(f"/{call}", json={"inputs": "A cat"})
+        assert response.status_code == 422
+        assert what in response.json()["error"]
+
+
+def test_other_searches_are_compiled_and_counted(bytes_run, run):
+    limits = LIMITS.__class__(max_searches=1, max_answers=4)
+    with serving([of_run("tiny", bytes_run, limits, (1,))], limits) as client:
+        served = client.app.models.get("tiny")
+        found = post(client, "generate", inputs="A cat", beams=2, n_best=2)
+        assert found["outputs"] == ask(run, "A cat", beams=2, n_best=2)
+        assert served.compilations == 1
+        post(client, "generate", inputs="A cat", beams=2, n_best=2, alpha=0.3)
+        post(client, "generate", inputs="A cat", min_length=3)
+        assert len(served._others) == 1
+        refused = client.post("/generate", json={"inputs": "a", "beams": 5})
+        assert "beams must be an integer from 1 to 4" in refused.json()["error"]
+
+
+def test_encoders_are_asked(classifier_run, span_run):
+    encoder, spans = rt.load(classifier_run), rt.load(span_run)
+    texts = ["a charming journey", "bleak", "x" * 60]
+    sources = [of_run("encoder", classifier_run), of_run("spans", span_run)]
+    with serving(sources) as client, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = post(client, "classify", inputs=texts, model="encoder")
+        expected = encoder.classify(texts)
+        assert found["labels"] == [x.label for x in expected]
+        np.testing.assert_allclose(
+            found["probabilities"], [x.probabilities for x in expected], rtol=1e-5
+        )
+        found = post(client, "embed", inputs=texts, model="encoder")
+        np.testing.assert_allclose(
+            found["embeddings"], encoder.embed(texts), rtol=1e-4, atol=1e-6
+        )
+        asked = {"question": "who?", "text": "it was Ann"}
+        found = post(client, "answer", model="spans", **asked)
+        assert found["outputs"] == spans.answer(*asked.values())
+        refused = client.post("/embed", json={"inputs": "a"})
+        assert "Name one of the models: encoder, spans" in refused.json()["error"]

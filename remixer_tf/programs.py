@@ -59,18 +59,19 @@ def make_place():
 
 
 @functools.cache
-def find():
+def find(option=""):
     """Links what earlier processes compiled into the folder that TensorFlow reads.
 
-    Returns the folder of all processes, or None. If it cannot be used, a line says why,
-    and all works without. TensorFlow is imported, so the variable of `make_place` has
-    been read; children of other programs shall not.
+    `option` is what XLA was told beside XLA_FLAGS. Returns the folder of all processes,
+    or None. If it cannot be used, a line says why, and all works without. TensorFlow is
+    imported, so the variable of `make_place` has been read; children of other programs
+    shall not.
     """
     _forget_place()
     if _place is None or not are_wanted():
         return None
     try:
-        store = _store("tensorflow")
+        store = _store("tensorflow", option)
         _link(store, _place)
     except OSError as error:
         _say(error)
@@ -112,12 +113,12 @@ def _say(error):
     )
 
 
-def _store(engine):
+def _store(engine, option=""):
     """Makes the folder of an engine's programs, for machines like this one."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     folder = os.environ.get(VARIABLE, os.path.join(home, "remixer_tf"))
     folder = _own(os.path.expanduser(folder))
-    return _own(os.path.join(_own(os.path.join(folder, _machine())), engine))
+    return _own(os.path.join(_own(os.path.join(folder, _machine(option))), engine))
 
 
 def _own(folder):
@@ -136,13 +137,13 @@ def _own(folder):
     return folder
 
 
-def _machine():
+def _machine(option):
     """Returns a name for what programs depend on beside their text."""
     import hashlib
     import platform
     from importlib import metadata
 
-    known = [platform.machine(), os.environ.get("XLA_FLAGS", "")]
+    known = [platform.machine(), os.environ.get("XLA_FLAGS", ""), option]
     known += [f"{x} {metadata.version(x)}" for x in ("tensorflow", "jax")]
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
         known += [next((x for x in file if x.startswith("flags")), "")]

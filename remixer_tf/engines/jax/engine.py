@@ -1,6 +1,7 @@
 """The engine on JAX: one compiled program on the devices of a mesh."""
 
 import contextlib
+import functools
 import math
 
 import jax
@@ -11,6 +12,7 @@ from absl import logging
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from remixer_tf import programs
+from remixer_tf.engines import xla_products
 from remixer_tf.engines.device_rates import matmul_rate, peak_rate
 from remixer_tf.engines.engine import (
     Cost,
@@ -197,6 +199,7 @@ class JaxEngine(Engine):
             program = jax.jit(
                 self._train_step.train_steps,
                 donate_argnums=0,
+                compiler_options=_compiler_options(),
                 out_shardings=(self._of_state, self._everywhere),
             )
             arguments = self._arguments(superbatch)
@@ -216,7 +219,7 @@ class JaxEngine(Engine):
         variables = self.model.variables
         shardings = list(self._of_variables().values())
 
-        @jax.jit
+        @functools.partial(jax.jit, compiler_options=_compiler_options())
         def program(values, batch):
             with keras.StatelessScope(zip(variables, values, strict=True)):
                 return function(batch)
@@ -334,3 +337,16 @@ def _warn_of_remat(model):
             "TransformerStack.remat saves hardly any memory on a CPU without "
             "TransformerStack.scan = True: XLA computes again before it has to."
         )
+
+
+@functools.cache
+def _compiler_options():
+    """What `jax.jit` tells XLA; nothing where XLA knows no such option."""
+    if jax.default_backend() != "cpu" or not xla_products.are_eigens():
+        return {}
+    options = {xla_products.OPTION: ""}
+    try:
+        jax.jit(lambda x: x + 1.0, compiler_options=options)(0.0)
+    except jax.errors.JaxRuntimeError:
+        return {}
+    return options

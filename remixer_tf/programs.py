@@ -20,6 +20,8 @@ import sys
 VARIABLE = "REMIXER_TF_CACHE"
 _MOST_BYTES = 2**29  # of each engine's programs; the oldest go first
 _NEW = "new."  # the start of a file that is not yet whole
+_OF_JAX, _DIGEST = "-cache", ".sha256"  # ends of names
+_DAY = 86400  # seconds
 _ROOM = 2**28  # bytes; with less the programs are only read
 _XLA = "--tf_xla_persistent_cache_directory={} --tf_xla_persistent_cache_read_only={}"
 _PLACE = "remixer_tf-programs-"  # the start of a name
@@ -94,9 +96,11 @@ def find_jax(config):
         return
     try:
         folder = _store("jax")
+        whole = _whole_programs(folder)
     except OSError as error:
         _say(error)
         return
+    atexit.register(_note_digests, os.getpid(), folder, whole)
     config.update("jax_compilation_cache_dir", folder)
     if config.jax_compilation_cache_max_size < 0:  # no bound
         config.update("jax_compilation_cache_max_size", _MOST_BYTES)
@@ -200,6 +204,46 @@ def _join(owner, store, place):
                 new = os.path.join(store, f"{_NEW}{os.getpid()}")
                 shutil.copyfile(path, new)
                 os.replace(new, os.path.join(store, f"{name}.{_digest(path)}"))
+
+
+def _whole_programs(folder):
+    """Returns the paths of JAX's programs in a folder, after removing damaged ones.
+
+    JAX writes a program in its place, and never again. So `_note_digests` leaves a file
+    beside each that a process has made. A process that was killed leaves none: what it
+    made goes a day later.
+    """
+    import time
+
+    whole = set()
+    for path in _newest_first(folder):
+        with contextlib.suppress(FileNotFoundError):  # Another process removes it too.
+            if path.endswith(_OF_JAX):
+                try:
+                    with open(path + _DIGEST) as file:
+                        stays = file.read() == _digest(path)
+                except FileNotFoundError:
+                    stays = time.time() - os.path.getmtime(path) < _DAY
+                if stays:
+                    whole.add(path)
+                else:
+                    os.remove(path)
+            elif not os.path.exists(path.removesuffix(_DIGEST)):
+                os.remove(path)
+    return whole
+
+
+def _note_digests(owner, folder, before):
+    """Writes the digests of the programs of JAX that were not there before."""
+    if os.getpid() != owner:
+        return
+    with contextlib.suppress(OSError):  # a full disk, or a folder that has gone
+        for path in {*_newest_first(folder)} - before:
+            if path.endswith(_OF_JAX):
+                new = os.path.join(folder, f"{_NEW}{owner}")
+                with open(new, "w") as file:
+                    file.write(_digest(path))
+                os.replace(new, path + _DIGEST)
 
 
 def _leave(owner, place):

@@ -186,3 +186,32 @@ def test_processes_share_programs_and_survive_damage(tmp_path):
         (path,) = store.rglob("*XLA*")
         assert path.parent.stat().st_mode & 0o077 == 0
     assert len(values) == 1
+
+
+def start_on_jax(folder, name="a-cache", content=b"text"):
+    """A process that compiles a program of JAX, unless there is one; what it had."""
+    found = {pathlib.Path(x).name for x in programs._whole_programs(str(folder))}
+    before = {str(folder / x) for x in found}
+    if name not in found:
+        (folder / name).write_bytes(content)
+    programs._note_digests(os.getpid(), str(folder), before)
+    return found
+
+
+@pytest.mark.parametrize("damage", [b"", b"tex", b"texT"])
+def test_a_damaged_program_of_jax_is_compiled_once(tmp_path, damage):
+    assert start_on_jax(tmp_path) == set()
+    assert start_on_jax(tmp_path) == {"a-cache"}
+    (tmp_path / "a-cache").write_bytes(damage)
+    assert start_on_jax(tmp_path) == set()
+    assert start_on_jax(tmp_path, "b-cache") == {"a-cache"}
+    (tmp_path / "a-cache").unlink()  # JAX does so where there are too many.
+    assert start_on_jax(tmp_path, "b-cache") == {"b-cache"}
+    assert {x.name for x in tmp_path.iterdir()} == {"b-cache", "b-cache.sha256"}
+
+
+def test_what_a_killed_process_made_for_jax_goes_a_day_later(tmp_path):
+    (tmp_path / "a-cache").write_bytes(b"tex")
+    assert start_on_jax(tmp_path, "b-cache") == {"a-cache"}
+    os.utime(tmp_path / "a-cache", (0, 0))
+    assert start_on_jax(tmp_path, "b-cache") == {"b-cache"}

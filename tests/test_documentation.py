@@ -273,7 +273,7 @@ def test_tests_run_the_python_of_every_page():
     }
     tested = """README adapters architecture answering_and_exporting
         checkpoint_to_answer from_transformers harness layouts litert_and_onnx mixtures
-        own_parts own_task published_weights python"""
+        own_parts own_task published_weights python serving"""
     assert {page.removeprefix("guides/") for page in pages} == set(tested.split())
 
 

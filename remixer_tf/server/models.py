@@ -115,14 +115,18 @@ class Models:
                 if source.newest is None or source.name not in self._ready:
                     continue
                 old = self._ready[source.name]
+                version = None
                 try:
                     version = await asyncio.to_thread(source.newest)
                     if version == old.version or (source.name, version) in failed:
                         continue
                     new = await self._load(source)
-                except (UserError, OSError) as error:
+                except Exception as error:
+                    if (source.name, version) not in failed:
+                        known = isinstance(error, (UserError, OSError))
+                        why = error if known else type(error).__name__
+                        self._say(f"{source.name}: no newer version is taken: {why}")
                     failed.add((source.name, version))
-                    self._say(f"{source.name}: the newer version is not taken: {error}")
                     continue
                 self._ready[source.name] = new
                 self._say(f"{source.name}: version {new.version} answers now")

@@ -142,7 +142,7 @@ def _heads(rng, path, model):
     """A request with a wrong head, or something that is hardly HTTP."""
     head = rng.choice(
         [
-            *(b"\x00" * 50, b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\r\n" * 200),
+            *(b"\x00" * 50, b"GET\r\n\r\n", b"GET /x HTTP/9.9\r\n\r\n", b"\r\n" * 200),
             bytes(rng.randrange(256) for _ in range(200)) + b"\r\n\r\n",
             b"GET / HTTP/1.1\r\n\r\n",  # no host
             _head("POST", path, -5) + b"{}",

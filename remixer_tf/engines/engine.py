@@ -103,13 +103,13 @@ class Engine(abc.ABC):
         optimizer: the built `keras.optimizers.Optimizer`.
         loss_scale: the `LossScale` under "mixed_float16", else None.
         checkpoint_format: str, see `Checkpoints`.
-        compiles_again: bool, whether a search is compiled once more where that repays,
-            see `compile`. A server compiles all before it answers.
+        answer_programs: int, XLA's programs at most for each shape of what writes
+            answers, see `compile`: 2, the second where it repays; 1; or 0, none.
     """
 
     checkpoint_format = "tensorflow"
     loss_scale = None
-    compiles_again = True
+    answer_programs = 2
 
     @abc.abstractmethod
     def build(self, model, optimizer, dtype_policy, objective=None):

@@ -34,10 +34,14 @@ class _Search:
 
     Attributes:
         defaults: dictionary of NumPy's numbers, the inputs of its graph.
+        lengths: list of ints, what questions are padded to.
     """
 
     def __init__(self, answerer, defaults):
         self.answerer, self.defaults = answerer, defaults
+        self.lengths = getattr(answerer, "lengths", [answerer.input_length])
+        if len(self.lengths) > 2:  # Each is compiled.
+            self.lengths = answerer.lengths = self.lengths[::-2][::-1]
 
     def decode(self, tokens, rows):
         """Answers ids `[batch, ..]`; `rows` are dictionaries of inputs."""
@@ -72,7 +76,7 @@ class ServedRun(Served):
             self._add_answers()
             return
         engine, step = run.run.weights()
-        engine.compiles_again = False
+        engine.answer_programs = 1
         model = run.model
         self.version, self.kind = str(step), type(model).__name__
         if hasattr(model, "decode_step"):
@@ -102,6 +106,8 @@ class ServedRun(Served):
             inputs = {name: seed for name in inputs} | longest
             sampling = own.get("sampling") or Sampling()
             settings = {"temperature": np.float32(sampling.temperature), "seeds": seed}
+            # XLA would compile each search for minutes.
+            run.run.weights()[0].answer_programs = 0
             draws, _ = run.answerer(temperature=1.0, seed=0)
             top_p, _ = run.answerer(temperature=1.0, top_p=0.5, seed=0)
             self._draws = _Search(draws, settings | longest)
@@ -266,45 +272,46 @@ class ServedRun(Served):
 
     def _warm_up(self, say):
         start = time.monotonic()
-        for search in self._warmed():
-            answerer = search.answerer
-            lengths = getattr(answerer, "lengths", [answerer.input_length])
+        warmed = []
+        if GENERATE in self.signatures:
+            warmed = [self._own, *([self._draws, self._top_p] if self._draws else [])]
+            say(
+                f"{self.name}: compiles {len(warmed)} searches for batches of "
+                f"{_joined(self.sizes)} texts of {_joined(self._own.lengths)} tokens"
+            )
+        for search in warmed:
             for size in self.sizes:
-                for length in lengths:
-                    tokens = np.zeros([size, answerer.input_length], np.int32)
-                    tokens[:, :length] = 2
-                    self.compiles(*search.shape(tokens))
-                    search.decode(tokens, [{"max_length": np.int32(1)}] * size)
-                self._answers(search, size, warm=True)
+                self._warm_search(search, size)
         if SCORE in self.signatures:
-            codec = self._scorer.codec
-            lengths = [1]
-            if codec.one_row:
-                lengths = [-(-codec.row_length * i // 4) for i in (1, 2, 3, 4)]
-            for size in self.sizes:
-                for length in lengths:
-                    ids = [2] * min(length, codec.row_length)
-                    self._scorer_warm(size, ids)
+            self._warm_scorer()
         for name, signature in self.signatures.items():
             if name in ("classify", "embed", "answer"):
                 self._warm_signature(signature)
-        if self.longest and GENERATE in self.signatures:
+        if self.longest:
             self._warm_stream()
-        say(
-            f"{self.name}: warmed up {len(self._compiled)} shapes in "
-            f"{time.monotonic() - start:.1f} s"
-        )
+        seconds = time.monotonic() - start
+        shapes = len(self._compiled)
+        say(f"{self.name}: warmed up {shapes} shapes in {seconds:.1f} s")
 
-    def _warmed(self):
-        if not hasattr(self, "_own"):
-            return []
-        return [self._own, *([self._draws, self._top_p] if self._draws else [])]
+    def _warm_search(self, search, size):
+        rows = [{"max_length": np.int32(1)}] * size
+        for length in search.lengths:
+            tokens = np.zeros([size, search.answerer.input_length], np.int32)
+            tokens[:, :length] = 2
+            self.compiles(*search.shape(tokens))
+            search.decode(tokens, rows)
+        self._answers(search, size, warm=True)  # with the tokenizer
 
-    def _scorer_warm(self, size, ids):
-        rows = [([], ids)] * size
-        length = len(ids) if self._scorer.codec.one_row else None
-        self.compiles(SCORE, size, length)
-        [*self._scorer.score_tokens(rows, size)]
+    def _warm_scorer(self):
+        codec, lengths = self._scorer.codec, [None]
+        if codec.one_row:
+            quarter = -(-codec.row_length // 4)
+            lengths = sorted({min(quarter * i, codec.row_length) for i in range(1, 5)})
+        for size in self.sizes:
+            for length in lengths:
+                self.compiles(SCORE, size, length)
+                pairs = [([], [2] * (length or 1))] * size
+                [*self._scorer.score_tokens(pairs, size)]
 
     def _warm_signature(self, signature):
         texts = {name: b"A question ." for name in signature.inputs}
@@ -452,6 +459,10 @@ class ServedRun(Served):
                 if not isinstance(value, str)
             }
         return found
+
+
+def _joined(numbers):
+    return ", ".join(map(str, numbers))
 
 
 def _settings(row):

@@ -161,3 +161,16 @@ def test_a_search_is_compiled_again_when_waiting_has_cost_as_much():
     assert calls == [0, 0, 0, 0, TIMES, 0]
     same = np.ones([4, 3])
     assert steps_waited(same) == steps_waited(same[:0]) == steps_waited(same[:1]) == 0
+
+
+def test_a_server_compiles_a_search_once():
+    compiled = []
+
+    def compile(function):
+        compiled.append(function)
+        return function
+
+    call = compile_search(compile, lambda batch: batch, lambda: WORTH, again=False)
+    for _ in range(3):
+        call({"x": np.zeros([4, 2])})
+    assert len(compiled) == 1

@@ -43,7 +43,8 @@ def test_newer_versions_are_taken():
     with serving([source], watch=0.02) as client:
         assert version() == "7"
         files.newest = "damaged"
-        wait_for(lambda: any("version is taken: it is damaged" in x for x in client.said))
+        message = "echo: no newer version is taken: it is damaged"
+        wait_for(lambda: message in client.said)
         time.sleep(0.1)
         assert version() == "7" and files.loaded == ["7", "damaged"]
         files.newest = "8"

@@ -90,7 +90,8 @@ class TensorFlowEngine(Engine):
     def compile(self, function, any_rows=False, xla=None):
         if xla == "answers":
             xla = None
-            if self._compiles_answers and not self._jit_compile:
+            wanted = self._compiles_answers and self.answer_programs
+            if wanted and not self._jit_compile:
                 return self._by_xla_or_without(function, any_rows)
         xla = self._jit_compile if xla is None else xla
         compiled = tf.function(function, jit_compile=xla, autograph=False)
@@ -128,7 +129,7 @@ class TensorFlowEngine(Engine):
             lambda search: self.compile(search, any_rows, xla=True),
             function,
             lambda: self.model.count_params(),
-            again=self.compiles_again,
+            again=self.answer_programs > 1,
         )
         without = self.compile(function, any_rows, xla=False)
         fails = False

@@ -25,6 +25,7 @@ from remixer_tf.checkpoints.whole_folder import (
     write_json,
     write_whole,
 )
+from remixer_tf.errors import UserError
 
 _SHOWN = 10
 
@@ -166,13 +167,19 @@ def remove_summary(model_dir):
 
 
 def best_steps(model_dir):
-    """Returns the steps that <model_dir>/best.json names, a list of int, each once."""
-    best = read_json(os.path.join(model_dir, "best.json"))
-    best = best if isinstance(best, dict) else {}
-    steps = [*_integers(best.get("earlier_steps")), *_integers([best.get("step")])]
-    return [*dict.fromkeys(steps)]
+    """Returns the steps that <model_dir>/best.json names, a list of int, each once.
 
-
-def _integers(values):
-    values = values if isinstance(values, list) else []
-    return [value for value in values if type(value) is int]
+    Raises a UserError if the file is damaged: checkpoints stay that it alone names.
+    """
+    path = os.path.join(model_dir, "best.json")
+    if not tf.io.gfile.exists(path):
+        return []
+    best = read_json(path)
+    if isinstance(best, dict) and isinstance(best.get("earlier_steps", []), list):
+        steps = [*best.get("earlier_steps", []), best.get("step")]
+        if all(type(step) is int for step in steps):
+            return [*dict.fromkeys(steps)]
+    raise UserError(
+        f"{path} is damaged. It names steps whose checkpoints stay. Restore it, or "
+        "remove it: training then keeps the best step of this configuration alone."
+    )

@@ -254,3 +254,12 @@ def test_results_of_an_earlier_run_are_not_taken_for_this_one(tmp_path):
     write_result(str(tmp_path), "metrics", result)
     with pytest.raises(ValueError, match="evaluations of an earlier run"):
         run(tmp_path, 4, Planned({}), patience=None)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"step": 2, "earlier_steps": [true]}'])
+def test_a_damaged_file_loses_no_checkpoint(tmp_path, text):
+    run(tmp_path, 4, Planned({2: 5.0, 4: 1.0}), patience=None)
+    (tmp_path / "best.json").write_text(text)
+    with pytest.raises(ValueError, match="best.json is damaged.*[Rr]emove it"):
+        run(tmp_path, 6, Planned({6: 0.0}), patience=None)
+    assert available_steps(tmp_path / "checkpoints") == [2, 4]

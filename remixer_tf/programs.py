@@ -37,7 +37,7 @@ def are_wanted():
 def make_place():
     """Names TensorFlow, before it is imported, the folder where `find` puts programs.
 
-    It reads TF_XLA_FLAGS once, when it is imported. The folder is not that of all
+    It reads TF_XLA_FLAGS once, when it finds its devices. The folder is not that of all
     processes: XLA fails if it cannot write there, and at a file that is not whole. So a
     child makes another one than its parent.
     """
@@ -65,9 +65,9 @@ def find(option=""):
     """Links what earlier processes compiled into the folder that TensorFlow reads.
 
     `option` is what XLA was told beside XLA_FLAGS. Returns the folder of all processes,
-    or None. If it cannot be used, a line says why, and all works without. TensorFlow is
-    imported, so the variable of `make_place` has been read; children of other programs
-    shall not.
+    or None. If it cannot be used, a line says why, and all works without. TensorFlow
+    has found its devices, and so read the variable of `make_place`; children of other
+    programs shall not.
     """
     _forget_place()
     if _place is None or not are_wanted():

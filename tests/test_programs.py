@@ -13,8 +13,9 @@ from remixer_tf import programs
 PROGRAM = """
 import remixer_tf
 import tensorflow as tf
-from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
-TensorFlowEngine()
+from remixer_tf import programs
+tf.config.list_physical_devices()
+programs.find()
 twice = tf.function(lambda x: tf.sin(x) + x, jit_compile=True)
 print(float(twice(tf.ones([]))))
 """

@@ -13,8 +13,11 @@ import contextlib
 import functools
 import os
 
+import tensorflow as tf
+
 OPTION = "xla_cpu_experimental_ynn_fusion_type"  # empty: YNNPACK gets nothing
 _KNOWN_BY = "2.21."  # of TensorFlow; a version that does not know it ends the process
+_told = []  # what XLA was told, once it was
 
 
 @functools.cache
@@ -27,19 +30,32 @@ def are_eigens():
     return False
 
 
-@functools.cache
-def set_for_tensorflow():
-    """Tells TensorFlow's XLA, which reads XLA_FLAGS once, at its first program.
+def suit(model):
+    """Whether Eigen is the faster one for a model's answers.
 
-    Returns the option, or "" where nothing is told. The variable is then as it was:
-    another version of XLA would end a child process that knows no such option.
+    With tied logits it is not: Eigen multiplies slowly by a transposed matrix.
     """
-    import tensorflow as tf
+    return are_eigens() and not getattr(model, "tied_logits", False)
 
-    if not are_eigens() or not tf.__version__.startswith(_KNOWN_BY):
-        return ""
+
+def tell_tensorflow(model):
+    """Tells TensorFlow's XLA to use Eigen, if that suits the first model of a process.
+
+    Returns what XLA was told: `OPTION`, or "" for nothing. XLA reads XLA_FLAGS once, at
+    its first program. The variable is then as it was: a child process may have a
+    version of XLA that ends at an option which it does not know.
+    """
+    if not _told:
+        known = tf.__version__.startswith(_KNOWN_BY)
+        _told.append(OPTION if known and suit(model) else "")
+        if _told[0]:
+            _compile_with(_told[0])
+    return _told[0]
+
+
+def _compile_with(option):
     flags = os.environ.get("XLA_FLAGS")
-    os.environ["XLA_FLAGS"] = f"{flags or ''} --{OPTION}=".strip()
+    os.environ["XLA_FLAGS"] = f"{flags or ''} --{option}=".strip()
     try:
         program = tf.function(lambda x: x + 1.0, jit_compile=True, autograph=False)
         text = program.experimental_get_compiler_ir(tf.TensorSpec([]))
@@ -49,4 +65,3 @@ def set_for_tensorflow():
             del os.environ["XLA_FLAGS"]
         else:
             os.environ["XLA_FLAGS"] = flags
-    return OPTION

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 
@@ -13,8 +14,11 @@ TENSORFLOW = """
 import os
 import tensorflow as tf
 from remixer_tf.engines import xla_products
+Untied = type("Model", (), {"tied_logits": False})
+Tied = type("Model", (), {"tied_logits": True})
 before = os.environ.get("XLA_FLAGS")
-assert xla_products.set_for_tensorflow() == xla_products.OPTION
+assert xla_products.tell_tensorflow(Untied()) == xla_products.OPTION
+assert xla_products.tell_tensorflow(Tied()) == xla_products.OPTION
 assert os.environ.get("XLA_FLAGS") == before
 x = tf.random.stateless_uniform((8, 64), (1, 2))
 y = tf.function(tf.matmul, jit_compile=True)(x, tf.transpose(x))
@@ -28,7 +32,7 @@ x = jnp.ones((64, 512))
 w = jnp.ones((512, 512))
 texts = [
     jax.jit(lambda x, w: (x + 1) @ w, compiler_options=options).lower(x, w).compile()
-    .as_text() for options in (None, _compiler_options())
+    .as_text() for options in (None, _compiler_options(True))
 ]
 assert ["ynn" in text for text in texts] == [True, False], texts
 """
@@ -55,6 +59,8 @@ def processor(monkeypatch):
 
 def test_which_processors(processor):
     assert processor("avx avx2 fma")
+    tied, untied = (mock.Mock(tied_logits=tied) for tied in (True, False))
+    assert xla_products.suit(untied) and not xla_products.suit(tied)
     assert not processor("avx2 avx512f") and not processor("sse4_2")
     assert not processor("avx2", f"--{xla_products.OPTION}=LIBRARY_FUSION_TYPE_DOT")
 

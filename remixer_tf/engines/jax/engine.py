@@ -199,7 +199,7 @@ class JaxEngine(Engine):
             program = jax.jit(
                 self._train_step.train_steps,
                 donate_argnums=0,
-                compiler_options=_compiler_options(),
+                compiler_options=_compiler_options(xla_products.are_eigens()),
                 out_shardings=(self._of_state, self._everywhere),
             )
             arguments = self._arguments(superbatch)
@@ -219,7 +219,9 @@ class JaxEngine(Engine):
         variables = self.model.variables
         shardings = list(self._of_variables().values())
 
-        @functools.partial(jax.jit, compiler_options=_compiler_options())
+        options = _compiler_options(xla_products.suit(self.model))
+
+        @functools.partial(jax.jit, compiler_options=options)
         def program(values, batch):
             with keras.StatelessScope(zip(variables, values, strict=True)):
                 return function(batch)
@@ -340,9 +342,9 @@ def _warn_of_remat(model):
 
 
 @functools.cache
-def _compiler_options():
-    """What `jax.jit` tells XLA; nothing where XLA knows no such option."""
-    if jax.default_backend() != "cpu" or not xla_products.are_eigens():
+def _compiler_options(eigens):
+    """What `jax.jit` tells XLA, if Eigen shall multiply and it knows the option."""
+    if jax.default_backend() != "cpu" or not eigens:
         return {}
     options = {xla_products.OPTION: ""}
     try:

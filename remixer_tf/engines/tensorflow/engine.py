@@ -56,7 +56,6 @@ class TensorFlowEngine(Engine):
         check_backend("TensorFlowEngine")
         self._strategy = get_strategy(strategy)
         self._jit_compile = uses_xla(jit_compile)
-        programs.find(xla_products.set_for_tensorflow())
         self._compiles_answers = jit_compile is None and programs.are_wanted()
         self.host = get_host(self._strategy)
         self.num_replicas = self._strategy.num_replicas_in_sync
@@ -83,6 +82,7 @@ class TensorFlowEngine(Engine):
             check_float16(dtype_policy, "TPU")
         with self._strategy.scope():
             self.model = build_model(model, dtype_policy)
+        programs.find(xla_products.tell_tensorflow(self.model))
 
     def step(self, superbatch, stop=False):
         return self._train_step(superbatch, stop=stop)

@@ -37,11 +37,13 @@ class _Search:
         lengths: list of ints, what questions are padded to.
     """
 
-    def __init__(self, answerer, defaults):
+    def __init__(self, answerer, defaults, lengths=1):
         self.answerer, self.defaults = answerer, defaults
-        self.lengths = getattr(answerer, "lengths", [answerer.input_length])
-        if len(self.lengths) > 2:  # Each is compiled.
-            self.lengths = answerer.lengths = self.lengths[::-2][::-1]
+        self.lengths = [answerer.input_length]
+        if hasattr(answerer, "lengths"):
+            # Each is traced, and perhaps compiled: seconds.
+            self.lengths = answerer.lengths[::-2][:lengths][::-1]
+            answerer.lengths = self.lengths
 
     def decode(self, tokens, rows):
         """Answers ids `[batch, ..]`; `rows` are dictionaries of inputs."""
@@ -119,7 +121,7 @@ class ServedRun(Served):
                 "top_p": Tensor("float32", (), None, 1e-6, 1.0),
                 "seed": Tensor("int64", (), None, 0, _LONG_SEED),
             }
-        self._own = _Search(answerer, inputs)
+        self._own = _Search(answerer, inputs, lengths=2)
         self.eos_id = answerer.codec.vocabulary("targets").eos_id
         several = len(self._answers(self._own, 1, warm=True)[0].get("all_scores", ()))
         outputs = dict(ANSWERS)

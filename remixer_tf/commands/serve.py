@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import functools
 import ipaddress
+import logging
 import os
 import re
 import signal
@@ -24,6 +25,7 @@ from remixer_tf.server.limits import Limits
 TOKEN = "REMIXER_TF_TOKEN"  # in the environment
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _SIZES = [1, 4, 16]
+_CONNECTIONS = 512  # at once; more are answered by 503
 
 
 def add_arguments(parser):
@@ -103,6 +105,8 @@ def run(options):
     from remixer_tf.server.models import Models
 
     Connection.seconds = limits.body_timeout
+    # Its lines would be tracebacks of clients that leave.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
     def say(line):
         console.say(f"{line} ({time.monotonic() - start:.1f} s since the start)")
@@ -118,6 +122,7 @@ def run(options):
             log_level="critical",
             access_log=False,
             server_header=False,
+            limit_concurrency=_CONNECTIONS,
             timeout_graceful_shutdown=options.grace,
         )
     )

@@ -97,7 +97,11 @@ class Server:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            await send(message)
+            try:
+                async with asyncio.timeout(self.limits.body_timeout):
+                    await send(message)
+            except TimeoutError:  # The client does not read.
+                raise ClientLeft from None
 
         response = None
         try:

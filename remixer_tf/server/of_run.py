@@ -73,6 +73,7 @@ class ServedRun(Served):
         self.run, self.sizes = run, sizes
         self._others = collections.OrderedDict()
         self._streams = 0
+        self._about = {}
         if isinstance(run, LoadedExport):
             self.kind = "export"
             self._add_answers()
@@ -81,9 +82,12 @@ class ServedRun(Served):
         engine.answer_programs = 1
         model = run.model
         self.version, self.kind = str(step), type(model).__name__
+        self._about = _facts(run)
         if hasattr(model, "decode_step"):
-            self._add_answers()
+            reason = self._add_answers()
             self._add_scores()
+            if not self.signatures:
+                raise UserError(reason)
         elif isinstance(model, ImageClassifier):
             self._add_graph("classify", "classify_bytes", (1,))
         else:
@@ -94,13 +98,13 @@ class ServedRun(Served):
     # Making the signatures.
 
     def _add_answers(self):
-        """Signatures of a model that writes text."""
+        """Signatures of a model that writes text; returns why it has none."""
         run = self.run
         answerer, inputs = run.answerer()
         self._draws, numbers = None, {}
         if hasattr(answerer, "tokens"):
             if reason := answerer.tokens.cannot_decode():
-                raise UserError(reason)
+                return reason
             self.longest = answerer.tokens.max_length
             longest = {"max_length": np.int32(self.longest)}
             own = searches.own_arguments(run.configuration.apart())
@@ -135,6 +139,7 @@ class ServedRun(Served):
         self.signatures[GENERATE] = Signature(
             asked | numbers, outputs, self._generate, self.sizes, self._search_of
         )
+        return ""
 
     def _add_scores(self):
         try:
@@ -289,7 +294,7 @@ class ServedRun(Served):
         for name, signature in self.signatures.items():
             if name in ("classify", "embed", "answer"):
                 self._warm_signature(signature)
-        if self.longest:
+        if self.longest and GENERATE in self.signatures:
             self._warm_stream()
         seconds = time.monotonic() - start
         shapes = len(self._compiled)
@@ -448,19 +453,18 @@ class ServedRun(Served):
         return int(np.count_nonzero(found))
 
     def describe(self):
-        found = super().describe()
-        if self.kind != "export":
-            run = self.run
-            if run.task is not None:
-                found["task"] = run.task.name
-                found["lengths"] = dict(run.run.feature_lengths)
-            measured = metrics_at(run.model_dir, run.step) if run.model_dir else {}
-            found["metrics"] = {
-                name: float(value)
-                for name, value in measured.items()
-                if not isinstance(value, str)
-            }
-        return found
+        return super().describe() | self._about
+
+
+def _facts(run):
+    """Facts about a run, as JSON has them."""
+    found = {}
+    if run.task is not None:
+        found["task"] = run.task.name
+        found["lengths"] = dict(run.run.feature_lengths)
+    measured = metrics_at(run.model_dir, run.step) if run.model_dir else {}
+    numbers = {k: float(x) for k, x in measured.items() if not isinstance(x, str)}
+    return found | {"metrics": {k: x for k, x in numbers.items() if np.isfinite(x)}}
 
 
 def _joined(numbers):

@@ -10,6 +10,7 @@ import urllib.parse
 
 import pytest
 
+from remixer_tf.server.limits import Limits
 from tests.server.conftest import listening, of_run
 
 CLIENTS = 8
@@ -45,7 +46,9 @@ def ask(url, number, seed):
 
 @pytest.mark.slower
 def test_of_many_requests(bytes_run):
-    with listening([of_run("tiny", bytes_run, sizes=(1, 8))]) as url:
+    limits = Limits(max_queue=100)
+    source = of_run("tiny", bytes_run, limits, sizes=(1, 8))
+    with listening([source], limits) as url:
 
         def send(number, seed):
             with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
@@ -55,5 +58,5 @@ def test_of_many_requests(bytes_run):
             return megabytes()
 
         before = send(1000, 0)
-        after = send(8000, 100)
+        after = send(4000, 100)
         assert after < 1.05 * before, (before, after)

@@ -1,10 +1,12 @@
 """Runs over HTTP: each call answers as the run does, whatever comes with it."""
 
+import base64
 import concurrent.futures
 import warnings
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import remixer_tf as rt
 from tests.server.conftest import LIMITS, of_run, serving
@@ -92,6 +94,22 @@ def test_scores_are_those_of_the_run(tiny, run):
         assert text.startswith("".join(token["text"] for token in tokens))
 
 
+def test_tensors_are_answered_as_texts(tiny, run):
+    """TensorFlow Serving's protocol, by the signatures that an export has."""
+    url = "/v1/models/tiny:predict"
+    found = tiny.post(url, json={"inputs": QUESTIONS[:3]}).json()["outputs"]
+    assert found["outputs"] == ask(run, QUESTIONS[:3])
+    drawn = {"inputs": ["A cat"] * 2, "temperature": 1.0, "seed": [3, 2**40]}
+    body = {"signature_name": "generate", "inputs": drawn | {"max_length": 5}}
+    found = tiny.post(url, json=body).json()["outputs"]["outputs"]
+    assert found == [
+        ask(run, "A cat", temperature=1.0, seed=seed, max_length=5)
+        for seed in drawn["seed"]
+    ]
+    about = tiny.get("/v1/models/tiny/metadata").json()["metadata"]["signature_def"]
+    assert set(about["signature_def"]) == {"serving_default", "generate", "score"}
+
+
 def test_what_a_model_cannot_do_is_one_line(tiny):
     for call, what in (("classify", "has no classes"), ("embed", "gives no vectors")):
         response = tiny.post(f"/{call}", json={"inputs": "A cat"})
@@ -134,3 +152,32 @@ def test_encoders_are_asked(classifier_run, span_run):
         assert found["outputs"] == spans.answer(*asked.values())
         refused = client.post("/embed", json={"inputs": "a"})
         assert "Name one of the models: encoder, spans" in refused.json()["error"]
+
+
+def test_a_language_model_continues_and_scores(lm_run):
+    lm, text = rt.load(lm_run), "to be or"
+    with serving([of_run("lm", lm_run)]) as client:
+        served = client.app.models.get("lm")
+        asked = {"model": "lm", "prompt": text, "max_tokens": 6}
+        (found,) = post(client, "v1/completions", **asked)["choices"]
+        assert found["text"] == lm.generate(text, max_length=6)
+        asked |= {"echo": True, "logprobs": 1, "max_tokens": 0}
+        (found,) = post(client, "v1/completions", **asked)["choices"]
+        assert "".join(found["logprobs"]["tokens"]) == found["text"] == text
+        total = sum(found["logprobs"]["token_logprobs"])
+        assert total == pytest.approx(lm.score("", text), rel=1e-4)
+        assert served.compilations == 0
+
+
+def test_images_are_classified(image_run):
+    array = np.random.default_rng(0).integers(0, 256, [9, 7, 3], np.uint8)
+    encoded = base64.b64encode(tf.io.encode_png(array).numpy()).decode()
+    with serving([of_run("colors", image_run)]) as client:
+        found = post(client, "classify", inputs={"b64": encoded})
+        expected = rt.load(image_run).classify(array)
+        assert found["labels"] == expected.label
+        np.testing.assert_allclose(
+            found["probabilities"], expected.probabilities, rtol=1e-4
+        )
+        refused = client.post("/classify", json={"inputs": "no image"})
+        assert refused.status_code == 422, refused.text

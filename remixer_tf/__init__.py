@@ -43,6 +43,7 @@ importlib.import_module(f"{__name__}.programs").make_place()
 def __getattr__(name):
     if name in (*_HOMES, *_MODULES):
         importlib.import_module(f"{__name__}.startup").check_keras()
+        importlib.import_module(f"{__name__}.imports").import_less()
         try:
             module = importlib.import_module(f"{__name__}.{_HOMES.get(name, name)}")
         except Exception as error:

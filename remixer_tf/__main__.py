@@ -25,23 +25,9 @@ from remixer_tf.commands import (
     load_command,
     run_command,
 )
+from remixer_tf.imports import import_less
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-class _NotForKeras:
-    """Makes Keras do without libraries that it imports if they are installed.
-
-    No command needs them in Keras. `import seqio` takes 2.8 s of CPU time without them,
-    and 3.5 s with them (2026-11-25).
-    """
-
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name in ("matplotlib", "pandas", "sklearn"):
-            keras = sys.modules.get("keras")
-            if keras is not None and keras.__spec__._initializing:
-                raise ModuleNotFoundError(f"Keras does without {name}", name=name)
 
 
 @functools.cache
@@ -56,7 +42,7 @@ def prepare():
     if parent := os.environ.pop(PARENT, None):
         _end_with(int(parent))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    sys.meta_path.insert(0, _NotForKeras)
+    import_less(of_command=True)
     if gc.isenabled():
         gc.disable()
         gc.set_threshold(50_000)

@@ -148,7 +148,9 @@ def _machine(option):
     from importlib import metadata
 
     known = [platform.machine(), os.environ.get("XLA_FLAGS", ""), option]
-    known += [f"{x} {metadata.version(x)}" for x in ("tensorflow", "jax")]
+    for name in ("tensorflow", "jax"):
+        with contextlib.suppress(metadata.PackageNotFoundError):  # JAX may be missing.
+            known.append(f"{name} {metadata.version(name)}")
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
         known += [next((x for x in file if x.startswith("flags")), "")]
     return hashlib.sha256("\n".join(known).encode()).hexdigest()[:16]

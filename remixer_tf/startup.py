@@ -29,7 +29,7 @@ _KERAS = {
 def check_keras():
     """Raises a UserError if Keras, once imported, would fail or run on another library.
 
-    KERAS_BACKEND says on which, else Keras' own file.
+    KERAS_BACKEND says on which, else Keras' own file. Returns its name.
     """
     path = _keras_file()
     settings = _keras_settings(path)
@@ -41,6 +41,7 @@ def check_keras():
             f"{named} must be {' or '.join(BACKENDS)}. Received: {backend!r}. Set "
             f"KERAS_BACKEND={BACKENDS[0]}, which prevails."
         )
+    return backend
 
 
 def _keras_file():

@@ -24,7 +24,6 @@ import tempfile
 
 import seqio
 import tensorflow as tf
-import tensorflow_datasets as tfds
 from absl import logging
 
 from remixer_tf.data.file_states import kept_while_unchanged
@@ -60,6 +59,8 @@ _OTHER_FILE = (
 @kept_while_unchanged(lambda dataset, path, split: [path], maxsize=64)
 def _read(dataset, path, split):
     """Returns the examples of a file, {feature: tensor of all}, as TFDS has them."""
+    import tensorflow_datasets as tfds  # late: `remixer_tf.imports`
+
     builder = tfds.builder(dataset)
     features = builder.info.features
     rows = []
@@ -126,6 +127,8 @@ def _mrpc(path):
 
 def _stack(rows, feature):
     """All values of a feature as tensors, for `from_tensor_slices`."""
+    import tensorflow_datasets as tfds
+
     if isinstance(feature, tfds.features.FeaturesDict):
         return {
             name: _stack([row[name] for row in rows], feature[name]) for name in feature

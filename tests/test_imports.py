@@ -22,7 +22,10 @@ ORDER = [
     ["objectives"],
     ["models"],
     ["decoding", "optimizers"],
-    ["checkpoints", "data", "edit_distance", "startup", "tables", "tasks", "testing"],
+    [
+        *["checkpoints", "data", "edit_distance", "imports", "startup", "tables"],
+        *["tasks", "testing"],
+    ],
     ["engines"],
     ["training"],
     ["evaluation", "serving", "weights"],

@@ -7,7 +7,6 @@ They have this folder besides the files of `writing`:
 
 import contextlib
 
-import jax
 import keras
 import numpy as np
 import tensorflow as tf
@@ -53,6 +52,7 @@ def saved_shapes(folder):
 
 def assign(folder, group, pairs):
     """Sets variables: JAX's on their devices, others through NumPy. See `reading`."""
+    import jax  # late: `remixer_tf.imports`
     import orbax.checkpoint as ocp
 
     if keras.backend.backend() != "jax":
@@ -87,6 +87,8 @@ def spread(value, sharding, dtype=None):
     whole = getattr(value, "is_fully_addressable", True)  # as NumPy's are
     if sharding.is_fully_addressable or not whole:
         return value
+    import jax
+
     value = np.asarray(value, dtype)
     return jax.make_array_from_process_local_data(sharding, value, value.shape)
 

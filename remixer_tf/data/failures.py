@@ -8,7 +8,6 @@ import re
 
 import seqio
 import tensorflow as tf
-from tensorflow_datasets.core.registered import DatasetNotFoundError
 
 from remixer_tf.checkpoints.damage import first_line
 from remixer_tf.errors import MissingFileError, StorageError, UserError, shorten
@@ -83,10 +82,10 @@ def reading(task, split):
         yield
     except UserError:
         raise
-    except (OSError, tf.errors.OpError, DatasetNotFoundError) as error:
+    except (OSError, tf.errors.OpError, no_dataset()) as error:
         if message := _failed(error):
             raise UserError(message) from None
-        missing = FileNotFoundError, tf.errors.NotFoundError, DatasetNotFoundError
+        missing = FileNotFoundError, tf.errors.NotFoundError, no_dataset()
         kind = MissingFileError if isinstance(error, missing) else StorageError
         if "Traceback" not in str(error):  # as of Python that a dataset calls
             reason = f"{where} cannot be read{of_files}: {_reason(error)}."
@@ -98,6 +97,13 @@ def reading(task, split):
             raise UserError(f"{where}: {first_line(error)}.") from error
         _add_place(error, where)
         raise
+
+
+def no_dataset():
+    """Returns the error of TensorFlow Datasets about an unknown dataset, a class."""
+    from tensorflow_datasets.core.registered import DatasetNotFoundError  # late: JAX
+
+    return DatasetNotFoundError
 
 
 def _add_place(error, where):

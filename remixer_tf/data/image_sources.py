@@ -15,7 +15,6 @@ from unittest import mock
 
 import seqio
 import tensorflow as tf
-import tensorflow_datasets as tfds
 
 from remixer_tf.arguments import Path, PositiveInt, Text, checked
 from remixer_tf.checkpoints.paths import Located, locate
@@ -177,6 +176,8 @@ class ImageFolder(_Images):
 @contextlib.contextmanager
 def _known_features():
     """TFDS may not import other modules than its own that a dataset's files name."""
+    import tensorflow_datasets as tfds  # late: `remixer_tf.imports`
+
     connector = tfds.features.FeatureConnector
     find = connector.cls_from_name
 
@@ -216,6 +217,8 @@ class TfdsImages(_Images):
     ):
         self.name = name.partition(":")[0].partition("/")[0]
         self.shuffle_buffer_size = shuffle_buffer_size
+        import tensorflow_datasets as tfds
+
         try:
             with _known_features():
                 self._builder = tfds.builder(name, data_dir=data_dir)
@@ -274,6 +277,8 @@ class TfdsImages(_Images):
         return examples.map(self._decode, num_parallel_calls=_AUTOTUNE)
 
     def encoded(self, split, shuffle_files=False, seed=None):
+        import tensorflow_datasets as tfds
+
         self._check_split(split)
         return self._builder.as_dataset(
             split=split,

@@ -7,12 +7,10 @@ from typing import Annotated, NamedTuple
 
 import seqio
 import tensorflow as tf
-import tensorflow_datasets as tfds
 from absl import logging
-from tensorflow_datasets.core.registered import DatasetNotFoundError
 
 from remixer_tf.arguments import NonNegativeInt, Text, check_fields, checked, instance
-from remixer_tf.data.failures import fail_unless, how_to_fetch, reading
+from remixer_tf.data.failures import fail_unless, how_to_fetch, no_dataset, reading
 from remixer_tf.data.kinds import ShardInfo, Task
 from remixer_tf.data.texts import (
     MOST_TARGETS,
@@ -189,7 +187,7 @@ def splits_of(task):
     try:
         if not isinstance(source, seqio.TfdsDataSource) or source.splits:
             return task.splits
-    except DatasetNotFoundError as error:
+    except no_dataset() as error:
         reason = str(error).splitlines()[0]
         raise MissingFileError(
             f"{task.name} reads TensorFlow Datasets: {reason}"
@@ -208,6 +206,8 @@ def _is_slice(task, split):
         return False
     if name not in task.splits or task.source.tfds_dataset._split_map:
         return False
+    import tensorflow_datasets as tfds  # late: `remixer_tf.imports`
+
     try:
         tfds.core.ReadInstruction.from_spec(split)
     except (AssertionError, ValueError):

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 import seqio
-from seqio.metrics import ModelOutputType
 
 from remixer_tf.data.codec import ragged
 from remixer_tf.decoding import greedy_decode
@@ -134,7 +133,8 @@ class DecodedExamples(NamedTuple):
 
     def outputs(self):
         """Returns the input of metrics of predictions, see `compute_metrics`."""
+        kinds = seqio.metrics.ModelOutputType  # late: `remixer_tf.imports`
         return {
-            ModelOutputType.PREDICTION: self.tokens,
-            ModelOutputType.PREDICTION_WITH_AUX: (self.tokens, {"scores": self.scores}),
+            kinds.PREDICTION: self.tokens,
+            kinds.PREDICTION_WITH_AUX: (self.tokens, {"scores": self.scores}),
         }

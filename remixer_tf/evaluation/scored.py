@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
-from seqio.metrics import ModelOutputType
+import seqio
 
 from remixer_tf.decoding import score
 from remixer_tf.evaluation.base import TextEvaluation
@@ -28,7 +28,7 @@ class ScoredEvaluation(TextEvaluation):
     def check(self, model_dir, others=()):
         super().check(model_dir, others)
         for task in self._tasks.values():
-            metrics_of(task, [ModelOutputType.SCORE])
+            metrics_of(task, [seqio.metrics.ModelOutputType.SCORE])
 
     def batch_function(self, model):
         def scores(batch):
@@ -68,4 +68,4 @@ class ScoredExamples(NamedTuple):
 
     def outputs(self):
         """Returns the input of metrics of scores, see `compute_metrics`."""
-        return {ModelOutputType.SCORE: self.sums}
+        return {seqio.metrics.ModelOutputType.SCORE: self.sums}

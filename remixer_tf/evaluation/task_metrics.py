@@ -4,19 +4,16 @@ import inspect
 from collections.abc import Mapping
 
 import numpy as np
+import seqio
 from absl import logging
-from seqio.metrics import CollectingMetric, ModelOutputType
 
 from remixer_tf.errors import UserError
 from remixer_tf.tasks.t5_library import in_percent
 from remixer_tf.tasks.text_metrics import Percent
 
-# Outputs of DecodedEvaluation (the first two) and ScoredEvaluation.
-EVALUATED = {
-    ModelOutputType.PREDICTION,
-    ModelOutputType.PREDICTION_WITH_AUX,
-    ModelOutputType.SCORE,
-}
+# Outputs of DecodedEvaluation (the first two) and ScoredEvaluation: names of
+# `seqio.metrics.ModelOutputType`.
+EVALUATED = ("PREDICTION", "PREDICTION_WITH_AUX", "SCORE")
 
 
 def compute_metrics(task, examples, outputs):
@@ -32,7 +29,7 @@ def compute_metrics(task, examples, outputs):
         instance = metric.from_model_output(
             examples, outputs[metric.model_output_type], task.output_features
         )
-        if isinstance(instance, CollectingMetric):
+        if isinstance(instance, seqio.metrics.CollectingMetric):
             values, _ = instance.actual_compute(examples, task.output_features)
         else:
             values = instance.compute()
@@ -56,10 +53,11 @@ def metrics_of(task, kinds):
     """
     metrics = list(task.metric_objs)
     needed = {metric.model_output_type for metric in metrics}
-    if unknown := needed - EVALUATED:
+    evaluated = {seqio.metrics.ModelOutputType[name] for name in EVALUATED}
+    if unknown := needed - evaluated:
         raise UserError(
             f"A metric of {task.name} needs {min(unknown).name}, which no evaluation "
-            f"gives. They give {_names(EVALUATED, ', ')}: leave it out of the task's "
+            f"gives. They give {_names(evaluated, ', ')}: leave it out of the task's "
             "metrics."
         )
     if not metrics:

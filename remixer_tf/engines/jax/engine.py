@@ -4,12 +4,10 @@ import contextlib
 import functools
 import math
 
-import jax
 import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from remixer_tf import programs
 from remixer_tf.engines import xla_products
@@ -22,11 +20,7 @@ from remixer_tf.engines.engine import (
     check_rows,
     fill_rows,
 )
-from remixer_tf.engines.jax.flops import product_flops, program_bytes
 from remixer_tf.engines.jax.layout import Layout
-from remixer_tf.engines.jax.placement import placed, shared
-from remixer_tf.engines.jax.processes import connect, gather, put, this_host
-from remixer_tf.engines.jax.step import JaxTrainStep, State, global_norm
 from remixer_tf.errors import UserError, check_choices
 from remixer_tf.models.build import build_model
 from remixer_tf.models.stack import TransformerStack
@@ -37,7 +31,15 @@ from remixer_tf.startup import check_backend
 
 CHECKPOINT_FORMATS = ("tensorflow", "orbax")
 
-if keras.backend.backend() == "jax":
+if keras.backend.backend() == "jax":  # On TensorFlow gin reads the signature alone.
+    import jax
+    from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+    from remixer_tf.engines.jax.flops import product_flops, program_bytes
+    from remixer_tf.engines.jax.placement import placed, shared
+    from remixer_tf.engines.jax.processes import connect, gather, put, this_host
+    from remixer_tf.engines.jax.step import JaxTrainStep, State, global_norm
+
     # TensorFlow reads the data, and would take the memory of all GPUs. This works only
     # before TensorFlow starts.
     tf.config.set_visible_devices([], "GPU")

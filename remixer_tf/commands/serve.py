@@ -130,10 +130,11 @@ def run(options):
     try:
         server.run(sockets=[listening])
     finally:
-        if app.models.are_busy():  # --grace is over.
-            console.say("ended before all was answered", "warning", sys.stderr)
+        if app.models.are_busy():  # It loads, or --grace is over.
+            if answers := app.models.all_ready():
+                console.say("ended before all was answered", "warning", sys.stderr)
             sys.stdout.flush()
-            os._exit(1)
+            os._exit(int(answers))
     if app.error:
         raise app.error
 
@@ -153,6 +154,8 @@ def _check(options, token):
                 raise UserError(f"--{what} is for runs, and --export is no run.")
     if (options.adapters or options.step) and len(options.model_dir) > 1:
         raise UserError("--step and --adapters are for one run.")
+    if options.max_rows > options.max_queue:
+        raise UserError("--max_queue must be at least --max_rows.")
     sizes = options.batch_sizes
     if sizes != sorted({*sizes}) or sizes[0] < 1:
         raise UserError(

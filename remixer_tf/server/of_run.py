@@ -1,5 +1,6 @@
 """A loaded run as a served model."""
 
+import asyncio
 import collections
 import functools
 import time
@@ -27,6 +28,7 @@ STRING = Tensor("string")
 DRAWN = ("temperature", "top_p", "seed")  # of each row, in one graph
 ANSWERS = {"outputs": STRING, "scores": Tensor("float32"), "trimmed": Tensor("bool")}
 _LONG_SEED = 2**63 - 1
+_MOST_ASKED_FOR = 8  # requests that wait for a search to be made
 
 
 class _Search:
@@ -72,7 +74,7 @@ class ServedRun(Served):
         super().__init__(name, run.model_dir, limits, thread)
         self.run, self.sizes = run, sizes
         self._others = collections.OrderedDict()
-        self._streams = 0
+        self._streams = self._asked_for = 0
         self._about = {}
         if isinstance(run, LoadedExport):
             self.kind = "export"
@@ -367,10 +369,7 @@ class ServedRun(Served):
             if "seed" not in options:
                 settings["seeds"] = seed_words(draw_seed())
         elif options:
-            try:
-                search, more = await self.thread.call(self._search_for, options)
-            except Exception as error:
-                raise self.refusal(error) from None
+            search, more = await self._other_search(options)
             settings |= more
         else:
             search = self._own
@@ -378,6 +377,21 @@ class ServedRun(Served):
                 settings["seeds"] = seed_words(draw_seed())
         more = {"search": search, "settings": settings}
         return self.signatures[GENERATE], [{"inputs": text, **more} for text in texts]
+
+    async def _other_search(self, options):
+        """`_search_for` in the thread. Raises a `Refusal`."""
+        if self._asked_for >= _MOST_ASKED_FOR:
+            raise try_later(429, "Other requests wait for searches of their own.", 5)
+        self._asked_for += 1
+        try:
+            async with asyncio.timeout(self.limits.timeout):
+                return await self.thread.call(self._search_for, options)
+        except TimeoutError:
+            raise try_later(408, f"No answer in {self.limits.timeout} s.") from None
+        except Exception as error:
+            raise self.refusal(error) from None
+        finally:
+            self._asked_for -= 1
 
     def _search_for(self, options):
         """The `_Search` of options that start-up did not compile, and its inputs."""

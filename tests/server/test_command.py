@@ -188,6 +188,7 @@ def test_mistakes_are_one_line(tmp_path, taken_port, bytes_run):
         ([run, "--token=short"], "at least 8 characters"),
         ([run, run], "two models are called"),
         ([run, "--batch_sizes=4,1"], "--batch_sizes must rise"),
+        ([run, "--max_queue=9"], "--max_queue must be at least --max_rows"),
         ([f"--model_dir=a/b={bytes_run}"], "there is no a/b="),
         ([f"--export={folder}", "--adapters=x"], "is for runs"),
     ):

@@ -55,7 +55,7 @@ setup(
         *subpackages("gin"),
     ],
     package_dir={"remixer_tf.tasks": "tasks", "remixer_tf.gin": "gin"},
-    package_data={"": ["*.gin"], "remixer_tf": ["*.pyi", "py.typed"]},
+    package_data={"": ["*.gin"], "remixer_tf": ["*.pyi", "py.typed", "server/page/*"]},
     python_requires=">=3.11,<3.14",
     entry_points={"console_scripts": ["remixer_tf=remixer_tf.__main__:main"]},
     author="The authors of remixer_tf",

@@ -75,6 +75,7 @@ class _Row(NamedTuple):
     values: dict
     length: int
     future: asyncio.Future
+    request: object
 
 
 class Batcher:
@@ -82,8 +83,8 @@ class Batcher:
 
     A request alone is computed at once. While one batch is computed, rows wait; then
     the oldest is computed with those of its group that are about as long. If the last
-    batch had several rows, their clients are expected again: a batch waits for as many,
-    `wait` seconds at most.
+    batch had several requests, their clients are expected again: a batch waits for as
+    many, `wait` seconds at most.
 
     Args:
         thread: the `Thread` that computes.
@@ -97,7 +98,7 @@ class Batcher:
         self._observe = observe
         self._rows, self._task = collections.deque(), None
         self._arrived = asyncio.Event()
-        self._expected, self._rate = 1, 0.0  # rows, rows per second
+        self._expected, self._rate = 1, 0.0  # requests, rows per second
 
     def waiting(self):
         """Returns how many rows wait."""
@@ -119,11 +120,12 @@ class Batcher:
                 min(seconds, 60),
             )
         loop = asyncio.get_running_loop()
-        futures = [loop.create_future() for _ in rows]
+        futures, request = [loop.create_future() for _ in rows], object()
         for values, future in zip(rows, futures, strict=True):
             length = sum(len(x) for x in values.values() if isinstance(x, bytes))
             group = signature.group(values)
-            self._rows.append(_Row(signature, group, values, length, future))
+            row = _Row(signature, group, values, length, future, request)
+            self._rows.append(row)
         self._arrived.set()
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._work())
@@ -148,15 +150,15 @@ class Batcher:
             for row, answer in zip(rows, found, strict=True):
                 failed = isinstance(answer, Exception)
                 _finish(row.future, answer, answer if failed else None)
-            self._expected = len(rows)
+            self._expected = _requests(rows)
             rate = len(rows) / max(seconds, 1e-6)
             self._rate = 0.9 * self._rate + 0.1 * rate if self._rate else rate
             self._observe(len(rows), seconds)
 
     async def _gather(self):
-        """Waits for as many rows as the last batch had, a moment at most."""
+        """Waits for as many requests as the last batch had, a moment at most."""
         end = time.monotonic() + self._wait
-        while 1 <= self.waiting() < self._expected:
+        while 1 <= _requests(self._rows) < self._expected:
             self._arrived.clear()
             try:
                 async with asyncio.timeout(max(0, end - time.monotonic())):
@@ -183,6 +185,11 @@ class Batcher:
         chosen = {id(row) for row in taken}
         self._rows = collections.deque(r for r in self._rows if id(r) not in chosen)
         return taken
+
+
+def _requests(rows):
+    """How many requests rows belong to whose clients are there."""
+    return len({row.request for row in rows if not row.future.cancelled()})
 
 
 def _compute(rows):

@@ -14,7 +14,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from remixer_tf.analysis.observe import observe
+from remixer_tf.analysis.observe import observe, token_name
 from remixer_tf.arguments import TheRun
 from remixer_tf.checkpoints import reading
 from remixer_tf.checkpoints.whole_folder import write_whole
@@ -231,7 +231,7 @@ class Pictures(_Pictures):
         tokens, types = join_ids(first, second, length, special)
         marks = {special.cls: "[CLS]", special.sep: "[SEP]"}
         names = [
-            marks.get(token) or _token_name(vocabulary, token)
+            marks.get(token) or token_name(vocabulary, token)
             for token in tokens.numpy().tolist()
         ]
         batch = {
@@ -262,18 +262,10 @@ class Pictures(_Pictures):
             reads = batch[f"{stack}_input_tokens"][0][: len(row)]
             feature = features["inputs" if stack == "encoder" else "targets"]
             tokens[stack] = tuple(
-                [_token_name(feature.vocabulary, int(i)) for i in ids]
+                [token_name(feature.vocabulary, int(i)) for i in ids]
                 for ids in (reads, row)
             )
         return batch, tokens
-
-
-def _token_name(vocabulary, token):
-    """Returns a short visible text of a token."""
-    special = {vocabulary.eos_id: "</s>", vocabulary.pad_id: "<s>"}
-    text = vocabulary.decode([token])
-    space = "\u2423" if text else f"<{token}>"  # an open box
-    return special.get(token) or text.strip() or space
 
 
 def page_path(model_dir, step):

@@ -1,5 +1,6 @@
 """Mixing matrices, attention and alpha of a model, on a batch."""
 
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,3 +90,19 @@ def _mean(weights, real):
     total = np.einsum("bhts,bt->hts", weights, real.astype("float32"))
     count = real.sum(axis=0)[:, None].astype("float32")
     return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+
+
+def locate(layer):
+    """Returns (stack, number of the block, place in it) of a layer."""
+    match = re.search(r"([^/]+)/layer_(\d+)_[^/]+/(.+)", layer.path)
+    if not match:
+        return "model", 0, layer.path
+    return match[1], int(match[2]), match[3]
+
+
+def token_name(vocabulary, token):
+    """Returns a short visible text of a token."""
+    special = {vocabulary.eos_id: "</s>", vocabulary.pad_id: "<s>"}
+    text = vocabulary.decode([token])
+    space = "\u2423" if text else f"<{token}>"  # an open box
+    return special.get(token) or text.strip() or space

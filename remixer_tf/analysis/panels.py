@@ -1,13 +1,13 @@
 """Figures of the values that layers sow, with matplotlib."""
 
 import itertools
-import re
 from typing import NamedTuple
 
 import keras
 import numpy as np
 from matplotlib.figure import Figure
 
+from remixer_tf.analysis.observe import locate
 from remixer_tf.layers import MixingFacts, Sublayer
 
 _SHOWN_ROWS = 5
@@ -86,7 +86,7 @@ def draw_observations(observations, where, image_side=None):
     panels, alphas = [], {}
     sown = {(layer.path, name) for layer, name, _ in observations}
     for layer, name, value in observations:
-        stack, index, place = _locate(layer)
+        stack, index, place = locate(layer)
         # A part that mixes for its block has the block's name, unless both do.
         if (layer.path.removesuffix("/mixing"), name) not in sown:
             place = place.removesuffix("/mixing")
@@ -114,7 +114,7 @@ def draw_attention(observations, tokens, where):
     for layer, name, value in observations:
         if name != "attention":
             continue
-        stack, index, place = _locate(layer)
+        stack, index, place = locate(layer)
         # A single stack may have any name.
         queries = stack if stack in tokens else next(iter(tokens))
         keys = "encoder" if getattr(layer, "reads_encoder", False) else queries
@@ -191,14 +191,6 @@ def _row_images(matrix, side):
             start, left = i * (side + 1), j * (side + 1)
             mosaic[start : start + side, left : left + side] = image
     return Map(mosaic, signed=True, x=[], y=[])
-
-
-def _locate(layer):
-    """Returns (stack, number of the block, place in it) of a layer."""
-    match = re.search(r"([^/]+)/layer_(\d+)_[^/]+/(.+)", layer.path)
-    if not match:
-        return "model", 0, layer.path
-    return match[1], int(match[2]), match[3]
 
 
 def _draw_grid(title, rows):

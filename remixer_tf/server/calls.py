@@ -56,6 +56,12 @@ FIELDS = {
         "text": Texts("the text with the answer; one, or as many", needed=True),
         "model": _MODEL,
     },
+    "observe": {
+        "inputs": Texts("text that the model reads", needed=True, one=True),
+        "targets": Texts("its answer, or the second text of a pair", one=True),
+        "layer": Name("path of the layer whose heads are returned each"),
+        "model": _MODEL,
+    },
 }
 
 
@@ -137,7 +143,18 @@ async def answer(request):
     return _response(served, {"outputs": [x["outputs"] for x in answers]}, one)
 
 
-ROUTES = {f.__name__: f for f in (generate, score, classify, embed, answer)}
+async def observe(request):
+    """Mixing matrices and attention over a text, for the page."""
+    _, given, served = await _asked(request, "observe")
+    if served.observes is None:
+        raise invalid(f"The model {served.name} shows no matrices.")
+    texts = {name: given.get(name, ([b""],))[0][0] for name in ("inputs", "targets")}
+    row = texts | {"layer": given.get("layer")}
+    (found,) = await unless_left(request, served.ask(served.observes, [row]))
+    return _response(served, {name: [value] for name, value in found.items()}, True)
+
+
+ROUTES = {f.__name__: f for f in (generate, score, classify, embed, answer, observe)}
 
 
 async def _asked(request, call):

@@ -103,8 +103,11 @@ def as_model(served):
 
 async def models(request):
     """The models that answer."""
-    data = [as_model(served) for served in request.app.models.ready()]
-    return json_response({"object": "list", "data": data})
+    found = request.app.models
+    data = [as_model(served) for served in found.ready()]
+    ready = {served.name for served in found.ready()}
+    loading = [name for name in found.names() if name not in ready]
+    return json_response({"object": "list", "data": data, "loading": loading})
 
 
 async def completions(request):

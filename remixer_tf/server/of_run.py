@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
+from remixer_tf.data.classification import ClassNames
 from remixer_tf.decoding import HuggingFaceRules, Sampling, T5Rules, check_scores
 from remixer_tf.decoding.row_random import seed_words
 from remixer_tf.errors import UserError
@@ -18,9 +19,12 @@ from remixer_tf.loaded.export import LoadedExport
 from remixer_tf.loaded.kept import Options
 from remixer_tf.models import ImageClassifier, SpanHead
 from remixer_tf.server.batching import Thread
+from remixer_tf.server.calls import OPTIONS
 from remixer_tf.server.limits import invalid, try_later
+from remixer_tf.server.observed import observed, pair_batch
 from remixer_tf.server.served import GENERATE, SCORE, Served, draw_seed
 from remixer_tf.server.signatures import Signature, Tensor
+from remixer_tf.serving.text_encoder import text_encoder
 from remixer_tf.serving.text_scorer import quarters
 from remixer_tf.startup import check_backend
 
@@ -149,6 +153,7 @@ class ServedRun(Served):
             check_scores(self.run.model)
         except ValueError:  # The model gives texts no likelihood.
             return
+        self._observe_by(lambda row: pair_batch(self._scorer, *self._pair(row)))
         self.continues = self._scorer.codec.one_row
         self.signatures[SCORE] = Signature(
             {"inputs": STRING, "targets": STRING},
@@ -162,6 +167,20 @@ class ServedRun(Served):
             self.sizes,
         )
 
+    def _observe_by(self, batch_of):
+        """Adds what `/observe` asks; `batch_of` makes the model's batch of a row."""
+        run = self.run
+        codec = run.run.codec(run.model)
+
+        def compute(rows):
+            (row,) = rows
+            batch, trimmed = batch_of(row)
+            found = observed(run.model, codec, batch, row["layer"])
+            return [found | {"trimmed": trimmed}]
+
+        inputs = {"inputs": STRING, "targets": STRING, "layer": STRING}
+        self.observes = Signature(inputs, {}, compute, (1,))
+
     def _add_encoder(self, model):
         if isinstance(model.head, SpanHead):
             self.signatures["answer"] = Signature(
@@ -170,6 +189,16 @@ class ServedRun(Served):
                 self._span,
                 self.sizes,
             )
+        encoder, _ = self.run.configuration.apart().call(
+            text_encoder, self.run.run, self.run.model_dir
+        )
+
+        def batch_of(row):
+            texts = [row["inputs"]] + ([row["targets"]] if row["targets"] else [])
+            batch, trimmed = encoder.batch(*map(tf.constant, [[x] for x in texts]))
+            return batch, bool(trimmed[0])
+
+        self._observe_by(batch_of)
         if model.num_classes:
             self._add_graph("classify", "classify", self.sizes)
         self._add_graph("embed", "embed", self.sizes)
@@ -430,6 +459,12 @@ class ServedRun(Served):
             self._compiled = {x for x in self._compiled if x[0] is not old}
         return search, inputs
 
+    def takes(self, call):
+        found = super().takes(call)
+        if call != GENERATE or self._draws is None or not self.limits.max_searches:
+            return found
+        return [*dict.fromkeys([*found, *OPTIONS])]
+
     async def stream(self, text, options):
         if not self.streams or not {*options} <= {"max_length", *DRAWN}:
             async for piece in super().stream(text, options):
@@ -476,6 +511,9 @@ def _facts(run):
     if run.task is not None:
         found["task"] = run.task.name
         found["lengths"] = dict(run.run.feature_lengths)
+        targets = run.task.output_features.get("targets")
+        if targets and isinstance(targets.vocabulary, ClassNames):
+            found["classes"] = targets.vocabulary.names
     measured = metrics_at(run.model_dir, run.step) if run.model_dir else {}
     numbers = {k: float(x) for k, x in measured.items() if not isinstance(x, str)}
     return found | {"metrics": {k: x for k, x in numbers.items() if np.isfinite(x)}}

@@ -39,8 +39,10 @@ _MODEL = {
         "owned_by": _TEXT,
         "version": _TEXT,
         "calls": {"type": "array", "items": _TEXT},
+        "inputs": {"type": "object"},
+        "observes": {"type": "boolean"},
     },
-    "required": ["id", "object", "created", "owned_by", "version", "calls"],
+    "required": ["id", "object", "created", "owned_by", "version", "calls", "inputs"],
 }
 
 
@@ -77,6 +79,9 @@ _ANSWERS = {
     ),
     "embed": _answer(embeddings={"type": "array"}),
     "answer": _answer(outputs=_any_of(_TEXT)),
+    "observe": _answer(
+        tokens={"type": "object"}, layers={"type": "array"}, trimmed={"type": "boolean"}
+    ),
 }
 _PREDICT = {
     "type": "object",
@@ -153,7 +158,11 @@ def describe(limits, has_token):
         "/openapi.json": _get("This description", {"type": "object"}),
         "/v1/models": _get(
             "The models that answer",
-            _listed(object={"enum": ["list"]}, data={"type": "array", "items": _MODEL}),
+            _listed(
+                object={"enum": ["list"]},
+                data={"type": "array", "items": _MODEL},
+                loading={"type": "array", "items": _TEXT},
+            ),
             error=_OPENAI_ERROR,
         ),
         "/v1/completions": _post(

@@ -32,6 +32,8 @@ class Served:
         longest: int, tokens of an answer at most; None if unknown.
         compilations: int, computations of a new shape after `warm_up`: each is
             compiled.
+        observes: the `Signature` of /observe, in no other protocol, as its answers are
+            no tensors; None for a model that shows nothing.
         continues: bool, whether its answers continue what it is asked.
         eos_id: int, the token that ends an answer.
         created: int, when it was loaded, in seconds since 1970.
@@ -39,7 +41,7 @@ class Served:
     """
 
     default = "serving_default"
-    kind, version, longest = "", "", None
+    kind, version, longest, observes = "", "", None, None
     platform, continues, eos_id = "remixer_tf", False, 1
 
     def __init__(self, name, folder, limits, thread):
@@ -111,9 +113,14 @@ class Served:
 
     def describe(self):
         """Returns facts about the model, as JSON has them."""
-        calls = [call for call in CALLS if call in self.signatures]
-        found = {"kind": self.kind, "version": self.version, "calls": calls}
+        inputs = {call: self.takes(call) for call in CALLS if call in self.signatures}
+        found = {"kind": self.kind, "version": self.version, "calls": [*inputs]}
+        found |= {"inputs": inputs, "observes": self.observes is not None}
         return found | ({"max_length": self.longest} if self.longest else {})
+
+    def takes(self, call):
+        """Returns the names that a call of the model takes, a list."""
+        return [*self.signatures[call].inputs]
 
     async def questions(self, texts, options):
         """Returns a `Signature` and rows of it that answer texts.

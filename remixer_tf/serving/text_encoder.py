@@ -87,15 +87,21 @@ class TextEncoder(tf.Module):
 
         @tf.function(input_signature=strings, autograph=False)
         def function(*texts):
-            if self._special is None:
-                tokens, trimmed = self.codec.read("inputs", texts[0])
-                batch = {"encoder_input_tokens": tokens}
-            else:
-                batch, trimmed = self._read(texts)
+            batch, trimmed = self.batch(*texts)
             with self.weights.reading():
                 return {**compute(batch), "trimmed": trimmed}
 
         return function
+
+    def batch(self, *texts):
+        """Returns the model's batch of one or two strings `[batch]`, and what was cut.
+
+        It is a dictionary of int32 `[batch, length]`, and bool `[batch]`.
+        """
+        if self._special is None:
+            tokens, trimmed = self.codec.read("inputs", texts[0])
+            return {"encoder_input_tokens": tokens}, trimmed
+        return self._read(texts)
 
     def _read(self, texts):
         """The model's batch of texts, with [CLS], and whether each was cut."""

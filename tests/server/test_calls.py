@@ -82,6 +82,15 @@ def test_mistakes_are_one_sentence(client, body, status, message):
     assert not any("somebody" in line for line in client.said)
 
 
+def test_a_model_without_matrices(client):
+    response = client.post("/observe", json={"inputs": "a"})
+    assert response.status_code == 422
+    assert response.json()["error"] == "The model echo shows no matrices."
+    (model,) = client.get("/v1/models").json()["data"]
+    assert model["observes"] is False
+    assert model["inputs"]["score"] == ["inputs", "targets"]
+
+
 def test_unknown_routes_and_methods(client):
     for path in ("/generat", "/v1/x", "/../etc/passwd", "/page/index.html"):
         assert client.get(path).status_code == 404

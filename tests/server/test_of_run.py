@@ -9,9 +9,11 @@ import pytest
 import tensorflow as tf
 
 import remixer_tf as rt
+from remixer_tf.server.observed import MOST_TOKENS
 from tests.server.conftest import LIMITS, of_run, serving
 
 pytestmark = pytest.mark.slow
+AXES = ("rows", "columns")
 QUESTIONS = ["", "A cat", "the teacher slept", "café", "Emma liked a cake " * 3]
 
 
@@ -152,6 +154,11 @@ def test_encoders_are_asked(classifier_run, span_run):
         np.testing.assert_allclose(
             found["embeddings"], encoder.embed(texts), rtol=1e-4, atol=1e-6
         )
+        seen = post(client, "observe", inputs="bleak", model="encoder")
+        assert seen["tokens"]["encoder"]["reads"][:2] == ["[CLS]", "b"]
+        pair = {"inputs": "who?", "targets": "it", "model": "spans"}
+        names = post(client, "observe", **pair)["tokens"]["encoder"]["writes"]
+        assert names == ["[CLS]", *"who?", "[SEP]", *"it", "[SEP]"]
         asked = {"question": "who?", "text": "it was Ann"}
         found = post(client, "answer", model="spans", **asked)
         assert found["outputs"] == spans.answer(*asked.values())
@@ -186,3 +193,29 @@ def test_images_are_classified(image_run):
         )
         refused = client.post("/classify", json={"inputs": "no image"})
         assert refused.status_code == 422, refused.text
+
+
+def test_matrices_of_a_text(tiny):
+    asked = {"inputs": "A cat", "targets": "né"}
+    found = post(tiny, "observe", **asked)
+    assert found["tokens"]["encoder"]["reads"] == [*"A", "\u2423", *"cat", "</s>"]
+    decoder = found["tokens"]["decoder"]
+    assert decoder["reads"][:2] == ["<s>", "n"] and decoder["writes"][-1] == "</s>"
+    kinds = set()
+    for layer in found["layers"]:
+        values = np.array(layer["values"])
+        rows, columns = (len(found["tokens"][layer[x]]["reads"]) for x in AXES)
+        assert values.shape == (1, rows, columns)
+        if not layer["signed"]:
+            np.testing.assert_allclose(values.sum(axis=-1), 1, atol=0.01)
+        kinds.add((layer["rows"], layer["columns"]))
+        heads = post(tiny, "observe", layer=layer["layer"], **asked)["layers"]
+        assert [x["layer"] for x in heads] == [layer["layer"]]
+        assert len(heads[0]["values"]) == layer["heads"]
+        mean = np.mean(heads[0]["values"], axis=0)
+        np.testing.assert_allclose(mean, values[0], atol=1e-3)
+    assert ("decoder", "encoder") in kinds
+    refused = tiny.post("/observe", json={**asked, "layer": "no/layer"})
+    assert refused.status_code == 422 and "'no/layer'" in refused.json()["error"]
+    long = post(tiny, "observe", inputs="a" * 400)
+    assert long["trimmed"] and len(long["layers"][0]["values"][0]) <= MOST_TOKENS

@@ -13,20 +13,14 @@ import pytest
 
 from remixer_tf.commands import run_command
 from remixer_tf.data.vocabulary_training import train_vocabulary
+from tests.browser import browser, expect, needs_chromium, opened  # noqa: F401
 from tests.tiny_run import SIZES
 
 EXAMPLE = pathlib.Path(__file__).parents[1] / "examples/browser"
-CHROMIUM = shutil.which("chromium")
 LIBRARY = EXAMPLE / "node_modules/onnxruntime-web/dist/ort.wasm.bundle.min.mjs"
-OPTIONS = "--no-sandbox --disable-gpu --disable-background-networking --no-first-run"
-
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="needs playwright, of remixer_tf[dev]"
-)
-expect = playwright.expect
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install it"),
+    needs_chromium,
     pytest.mark.skipif(
         not LIBRARY.exists(),
         reason="needs onnxruntime-web: run npm install as examples/browser/README.md",
@@ -101,25 +95,11 @@ def served(folder, export=None, library=True):
             thread.join()
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as tools:
-        browser = tools.chromium.launch(executable_path=CHROMIUM, args=OPTIONS.split())
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def page(browser):
+def page(browser):  # noqa: F811
     """A page that may ask its own server alone, at a phone's width."""
-    context = browser.new_context(viewport={"width": 320, "height": 640})
-    page = context.new_page()
-    hosts, errors = set(), []
-    page.on("request", lambda request: hosts.add(request.url.split(":")[1]))
-    page.on("pageerror", lambda error: errors.append(error))
-    yield page
-    context.close()
-    assert hosts == {"//127.0.0.1"} and not errors
+    with opened(browser, 320, expected=["Failed to load resource"]) as page:
+        yield page
 
 
 def ask(page, texts):

@@ -62,6 +62,16 @@ def import_less(of_command=False):
         finder.without = _WITHOUT | _COMMANDS_WITHOUT
 
 
+def import_rest():
+    """Imports what seqio's tasks are read and evaluated with, before threads do.
+
+    While TensorFlow Datasets is imported, imports of other threads may fail: it puts a
+    function of its own in place of Python's `__import__`.
+    """
+    importlib.import_module("tensorflow_datasets")
+    importlib.import_module("seqio.metrics")
+
+
 class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self):
         self.without = _WITHOUT

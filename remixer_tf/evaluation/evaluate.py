@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from remixer_tf.checkpoints import reading
 from remixer_tf.errors import UserError, check_evaluations
+from remixer_tf.imports import import_rest
 from remixer_tf.training.run_folder import check_writable
 
 _POLL_SECONDS = 10
@@ -36,6 +37,7 @@ def evaluate(run, model_dir, evaluations, *, step=None, bindings=None, force=Fal
             would each choose a step, or what the evaluations raise.
     """
     check_evaluations(evaluations)
+    import_rest()
     for evaluation in evaluations:
         evaluation.check(model_dir, evaluations)
     engine = run.engine()

@@ -9,6 +9,7 @@ import keras
 from remixer_tf.checkpoints.whole_folder import remove_abandoned
 from remixer_tf.checkpoints.writing import Checkpoints
 from remixer_tf.errors import check_factories
+from remixer_tf.imports import import_rest
 from remixer_tf.objectives.objective import Objective
 from remixer_tf.training.hooks import (
     Evaluating,
@@ -78,6 +79,7 @@ def train(
     schedule.check_evaluations(evaluations, checkpointing.best)
     schedule.check_profile(launch.profile)
     with _opened(run, launch) as (engine, signal, lock):
+        import_rest()
         keras.utils.set_random_seed(run.seed)
         data = dataset(
             seed=run.seed,

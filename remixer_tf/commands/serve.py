@@ -182,7 +182,7 @@ def _is_loopback(host):
 
 def _sources(options, limits):
     """The `Source` of each model."""
-    from remixer_tf.server.models import Source, newest_export
+    from remixer_tf.server.models import Source, export_version, newest_export
 
     sources = []
     sizes = tuple(options.batch_sizes)
@@ -202,7 +202,7 @@ def _sources(options, limits):
         load = functools.partial(_load_export, folder, name, limits, sizes)
 
         def newest(folder=folder):
-            return os.path.basename(os.path.abspath(newest_export(folder)))
+            return export_version(newest_export(folder))
 
         sources.append(Source(name, load, newest))
     names = [source.name for source in sources]

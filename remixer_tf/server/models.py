@@ -29,6 +29,12 @@ def newest_export(folder):
     )
 
 
+def export_version(folder):
+    """Returns the version of the SavedModel in a folder: its number, or "1"."""
+    name = os.path.basename(os.path.abspath(folder))
+    return name if name.isdecimal() else "1"
+
+
 class Source(NamedTuple):
     """Where a model comes from.
 

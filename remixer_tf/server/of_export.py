@@ -10,7 +10,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from remixer_tf.errors import UserError
 from remixer_tf.server.limits import invalid
-from remixer_tf.server.models import EXPORT_FILE
+from remixer_tf.server.models import EXPORT_FILE, export_version
 from remixer_tf.server.served import GENERATE, Served
 from remixer_tf.server.signatures import NEEDED, Signature, Tensor
 
@@ -33,9 +33,7 @@ class ServedExport(Served):
     def __init__(self, folder, name, limits, thread, sizes):
         super().__init__(name, folder, limits, thread)
         self.sizes = sizes
-        self.version = os.path.basename(os.path.abspath(folder))
-        if not self.version.isdecimal():
-            self.version = "1"
+        self.version = export_version(folder)
         try:
             self._loaded = tf.saved_model.load(folder)
             defaults = _defaults(folder)

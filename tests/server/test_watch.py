@@ -3,7 +3,7 @@
 import time
 
 from remixer_tf.errors import UserError
-from remixer_tf.server.models import Source
+from remixer_tf.server.models import Source, export_version, newest_export
 from tests.server.conftest import LIMITS, serving
 from tests.server.echo import Echo
 
@@ -54,3 +54,14 @@ def test_newer_versions_are_taken():
         assert 'remixer_tf_model{model="echo",version="8"} 1.0' in (
             client.get("/metrics").text
         )
+
+
+def test_the_highest_number_is_the_newest_export(tmp_path):
+    for number in ("9", "10", "11"):
+        (tmp_path / number).mkdir()
+        if number != "11":  # is being written elsewhere
+            (tmp_path / number / "saved_model.pb").touch()
+    newest = newest_export(str(tmp_path))
+    assert export_version(newest) == "10"
+    assert newest_export(newest) == newest
+    assert export_version(str(tmp_path)) == "1"  # A folder without a number stays so.

@@ -80,8 +80,8 @@ function element(tag, text = "", attributes = {}) {
 }
 
 function percent(p) {
-  if (p === 0 || p >= 0.001) return `${(100 * p).toFixed(p < 0.1 ? 2 : 1)}%`;
-  return power(p);
+  if (p >= 0.1) return `${(100 * p).toFixed(1)}%`;
+  return p === 0 || p >= 1e-5 ? `${Number((100 * p).toPrecision(2))}%` : power(p);
 }
 
 // A number such as 7.7×10⁻¹⁸.
@@ -307,7 +307,7 @@ async function write(signal, took) {
     );
     const one = texts.length > 1 ? [] : [`probability ${percent(Math.exp(best))}`];
     const all = scores.reduce((sum, x) => sum + Math.exp(x), 0);
-    const several = texts.length > 1 ? [`${percent(all)} of the probability`] : one;
+    const several = texts.length > 1 ? [`together ${percent(all)} of the probability`] : one;
     $("facts").textContent = [...several, took(), cut(found)].filter(Boolean).join(" · ");
     asked = { inputs, targets: texts[0] };
     return;
@@ -334,6 +334,7 @@ const cut = ({ trimmed }) => trimmed && "the text is longer than the model reads
 function fillOther(text) {
   $("other").value = text;
   $("compare").requestSubmit();
+  $("compare").scrollIntoView({ block: "nearest" });
 }
 
 $("compare").onsubmit = async (event) => {
@@ -550,7 +551,7 @@ function drawMap() {
   const style = getComputedStyle(document.body), ratio = devicePixelRatio || 1;
   const width = $("map").clientWidth, font = `12px ${style.fontFamily}`;
   const context = canvas.getContext("2d");
-  context.font = font;
+  context.font = `600 ${font}`; // as wide as they get
   const size = (texts) => Math.min(110, 10 + Math.max(...texts.map((x) => context.measureText(x).width)));
   const left = size(down), top = size(across);
   const side = Math.min(36, (width - left - 1) / rows[0].length, 620 / rows.length);

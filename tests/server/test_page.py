@@ -319,6 +319,11 @@ def test_a_choice_of_models(browser):  # noqa: F811
 
         page.locator("#models").select_option("echo")
         expect(page.locator("#how")).to_be_hidden()
+        ask(page, "ab")
+        page.locator("#other").fill("z" * 400)
+        page.locator("#other").press("Enter")
+        expect(page.locator("#scored-facts")).to_contain_text("1.9×10⁻¹⁷⁴ · 400 tokens")
+        page.locator("#question").focus()
         ask(page, MARKUP)
         expect(page.locator("#answer")).to_have_text(MARKUP.upper()[:16])
         assert fits(page)

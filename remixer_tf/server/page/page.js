@@ -81,13 +81,17 @@ function element(tag, text = "", attributes = {}) {
 
 function percent(p) {
   if (p >= 0.1) return `${(100 * p).toFixed(1)}%`;
-  return p === 0 || p >= 1e-5 ? `${Number((100 * p).toPrecision(2))}%` : power(p);
+  return p === 0 || p >= 1e-5 ? `${Number((100 * p).toPrecision(2))}%` : power(Math.log(p));
 }
 
-// A number such as 7.7×10⁻¹⁸.
-function power(x) {
-  const [digits, exponent] = x.toExponential(1).split("e");
-  const raised = [...exponent].map((c) => ({ "-": "⁻", "+": "" })[c] ?? "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]);
+// The probability of a long answer is less than the least number of JavaScript.
+const percentOf = (log) => (log < -11 ? power(log) : percent(Math.exp(log)));
+
+// A number such as 7.7×10⁻¹⁸, given by its logarithm.
+function power(log) {
+  const exponent = Math.floor(log / Math.LN10);
+  const digits = Math.exp(log - exponent * Math.LN10).toFixed(1);
+  const raised = [...String(exponent)].map((c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]));
   return `${digits}×10${raised.join("")}`;
 }
 
@@ -121,7 +125,7 @@ function tokenText(tokens, say) {
     box.setAttribute("aria-activedescendant", chosen < 0 ? "" : parts[chosen].id);
     if (chosen < 0) return void (say.textContent = before);
     parts[chosen].setAttribute("aria-selected", "true");
-    const p = percent(Math.exp(tokens[chosen].log_probability));
+    const p = percentOf(tokens[chosen].log_probability);
     say.textContent = `Token ${chosen + 1} of ${parts.length}, “${parts[chosen].textContent.trim()}”: ${p}`;
   }
   box.onblur = () => choose(-1);
@@ -209,7 +213,8 @@ function show(chosen, isOther) {
   $("name").textContent = model.id;
   const { inputs, targets } = model.lengths ?? {};
   const lengths = [inputs && `reads ${inputs} tokens`, can("generate") && targets && `writes ${targets}`];
-  const step = model.lengths ? `step ${model.version}` : `version ${model.version}`;
+  const kind = model.lengths ? "step" : "version"; // Published weights have step 0.
+  const step = model.version !== "0" && `${kind} ${model.version}`;
   $("about").textContent = [model.kind, step, model.task, lengths.filter(Boolean).join(", ")]
     .filter(Boolean).join(" · ");
   showMetrics(Object.entries(model.metrics ?? {}));
@@ -236,7 +241,9 @@ function show(chosen, isOther) {
   $("layers").open = false;
   complain("error");
   for (const id of ["answer", "facts", "scored", "scored-facts"]) $(id).replaceChildren();
-  asked = best = null;
+  asked = best = seen = null;
+  $("maps").replaceChildren();
+  $("map").hidden = true;
   (image ? $("image") : $("question")).focus();
 }
 
@@ -305,7 +312,7 @@ async function write(signal, took) {
         ? bars(texts.map((text, i) => [text, Math.exp(scores[i])]), can("score") && fillOther)
         : element("span", texts[0]),
     );
-    const one = texts.length > 1 ? [] : [`probability ${percent(Math.exp(best))}`];
+    const one = texts.length > 1 ? [] : [`probability ${percentOf(best)}`];
     const all = scores.reduce((sum, x) => sum + Math.exp(x), 0);
     const several = texts.length > 1 ? [`together ${percent(all)} of the probability`] : one;
     $("facts").textContent = [...several, took(), cut(found)].filter(Boolean).join(" · ");
@@ -324,12 +331,12 @@ async function write(signal, took) {
   const found = await call("score", asked, signal);
   best = found.scores;
   const count = `${found.num_tokens} tokens`;
-  $("facts").textContent = [`probability ${percent(Math.exp(best))}`, count, time, cut(found)]
+  $("facts").textContent = [`probability ${percentOf(best)}`, count, time, cut(found)]
     .filter(Boolean).join(" · ");
   if (found.tokens) $("answer").replaceChildren(tokenText(found.tokens, $("facts")));
 }
 
-const cut = ({ trimmed }) => trimmed && "the text is longer than the model reads, and was cut";
+const cut = ({ trimmed }) => trimmed && "a text is longer than the model reads or writes, and was cut";
 
 function fillOther(text) {
   $("other").value = text;
@@ -344,7 +351,7 @@ $("compare").onsubmit = async (event) => {
   const own = asked?.inputs === fields.inputs ? best : null;
   try {
     const found = await call("score", fields);
-    const facts = [`probability ${percent(Math.exp(found.scores))}`, `${found.num_tokens} tokens`];
+    const facts = [`probability ${percentOf(found.scores)}`, `${found.num_tokens} tokens`];
     if (own !== null) facts.push(next(found.scores - own));
     $("scored-facts").textContent = [...facts, cut(found)].filter(Boolean).join(" · ");
     $("scored").replaceChildren(...(found.tokens ? [tokenText(found.tokens, $("scored-facts"))] : []));
@@ -358,8 +365,8 @@ $("compare").onsubmit = async (event) => {
 // How a log-probability compares with that of the model's answer.
 function next(difference) {
   if (Math.abs(difference) < 0.005) return "as likely as the model's answer";
-  const times = Math.exp(Math.abs(difference));
-  const shown = times < 1e6 ? Number(times.toPrecision(3)).toLocaleString("en") : power(times);
+  const log = Math.abs(difference), times = Math.exp(log);
+  const shown = times < 1e6 ? Number(times.toPrecision(3)).toLocaleString("en") : power(log);
   return `${shown} times ${difference < 0 ? "less" : "more"} likely than the model's answer`;
 }
 
@@ -596,7 +603,7 @@ function drawMap() {
     context.lineWidth = 2;
     context.strokeRect(left + side * cell[1], top + side * cell[0], side, side);
   }
-  const [low, high] = range(rows, map.layer.signed), short = (x) => Number(x.toPrecision(2));
+  const [low, high] = range(rows, map.layer.signed), short = (x) => Number(x.toPrecision(3));
   $("low").textContent = short(low);
   $("high").textContent = rows.flat().some((x) => x > high) ? `${short(high)} and more` : short(high);
   $("scale").classList.toggle("signed", map.layer.signed);

@@ -174,6 +174,7 @@ NOTHING_IS_LOST = {
     "commands.__init__.start_command",
     "console.open_streams",
     "serving.litert.quantize",
+    "programs._note_digests",
     "training.run_files.append_metrics",
     "tasks.cogs.download",
     "training.run_folder.check_writable",

@@ -121,8 +121,7 @@ def test_the_readme_is_short():
 
 def test_every_block_says_its_language():
     languages = {"sh", "python", "gin", "text"}
-    pictures = [block for block in blocks("") if block.page.parts[0] != "SECURITY.md"]
-    assert [str(block.page) for block in pictures] == ["README.md"]
+    assert not [x for x in blocks("") if x.page.parts[0] != "SECURITY.md"]
     for page in PAGES:
         found = re.findall(r"^```(\w+)$", (ROOT / page).read_text(), re.M)
         assert set(found) <= languages
@@ -182,6 +181,14 @@ def test_the_readmes_python(in_folder, capsys):
     names = {"__name__": "my_parts"}
     exec(second.code, names)
     rt.testing.check_sublayer(names["Scale"])
+
+
+@pytest.mark.slow
+def test_ten_lines_on_the_first_page(in_folder):
+    publish(in_folder / "flan-t5-small")
+    (block,) = blocks("python", "docs/index.md")
+    assert len([line for line in block.code.splitlines() if line]) == 10
+    exec(block.code, {})
 
 
 @pytest.mark.slow
@@ -272,8 +279,8 @@ def test_tests_run_the_python_of_every_page():
         if "reference" not in block.page.parts
     }
     tested = """README adapters architecture answering_and_exporting
-        checkpoint_to_answer from_transformers harness layouts litert_and_onnx mixtures
-        own_parts own_task published_weights python serving"""
+        checkpoint_to_answer from_transformers harness index layouts litert_and_onnx
+        mixtures own_parts own_task published_weights python serving"""
     assert {page.removeprefix("guides/") for page in pages} == set(tested.split())
 
 
@@ -459,7 +466,7 @@ def test_every_list_of_guides_has_them_all_in_one_order():
 
     guides = listed("mkdocs.yml", "  - Guides:", "  - Results:")
     assert sorted(guides) == sorted(x.stem for x in ROOT.glob("docs/guides/*.md"))
-    assert listed("docs/index.md", "# remixer_tf", "| to | read |") == guides
+    assert listed("docs/index.md", "- **Start**", "| to | read |") == guides
     assert listed("README.md", "## Guides", "- **About**") == guides
 
 

@@ -61,19 +61,18 @@ def make_place():
 
 
 @functools.cache
-def find(option=""):
+def find():
     """Links what earlier processes compiled into the folder that TensorFlow reads.
 
-    `option` is what XLA was told beside XLA_FLAGS. Returns the folder of all processes,
-    or None. If it cannot be used, a line says why, and all works without. TensorFlow
-    has found its devices, and so read the variable of `make_place`; children of other
-    programs shall not.
+    Returns the folder of all processes, or None. If it cannot be used, a line says why,
+    and all works without. TensorFlow has found its devices, and so read the variable of
+    `make_place`; children of other programs shall not.
     """
     _forget_place()
     if _place is None or not are_wanted():
         return None
     try:
-        store = _store("tensorflow", option)
+        store = _store("tensorflow")
         _link(store, _place)
     except OSError as error:
         _say(error)
@@ -117,12 +116,12 @@ def _say(error):
     )
 
 
-def _store(engine, option=""):
+def _store(engine):
     """Makes the folder of an engine's programs, for machines like this one."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     folder = os.environ.get(VARIABLE, os.path.join(home, "remixer_tf"))
     folder = _own(os.path.expanduser(folder))
-    return _own(os.path.join(_own(os.path.join(folder, _machine(option))), engine))
+    return _own(os.path.join(_own(os.path.join(folder, _machine())), engine))
 
 
 def _own(folder):
@@ -141,13 +140,13 @@ def _own(folder):
     return folder
 
 
-def _machine(option):
+def _machine():
     """Returns a name for what programs depend on beside their text."""
     import hashlib
     import platform
     from importlib import metadata
 
-    known = [platform.machine(), os.environ.get("XLA_FLAGS", ""), option]
+    known = [platform.machine(), os.environ.get("XLA_FLAGS", "")]
     for name in ("tensorflow", "jax"):
         with contextlib.suppress(metadata.PackageNotFoundError):  # JAX may be missing.
             known.append(f"{name} {metadata.version(name)}")

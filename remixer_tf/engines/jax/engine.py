@@ -1,7 +1,6 @@
 """The engine on JAX: one compiled program on the devices of a mesh."""
 
 import contextlib
-import functools
 import math
 
 import keras
@@ -10,7 +9,6 @@ import tensorflow as tf
 from absl import logging
 
 from remixer_tf import programs
-from remixer_tf.engines import xla_products
 from remixer_tf.engines.device_rates import matmul_rate, peak_rate
 from remixer_tf.engines.engine import (
     Cost,
@@ -35,6 +33,7 @@ if keras.backend.backend() == "jax":  # On TensorFlow gin reads the signature al
     import jax
     from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+    from remixer_tf.engines.jax.compiler_options import compiler_options
     from remixer_tf.engines.jax.flops import product_flops, program_bytes
     from remixer_tf.engines.jax.placement import placed, shared
     from remixer_tf.engines.jax.processes import connect, gather, put, this_host
@@ -201,7 +200,7 @@ class JaxEngine(Engine):
             program = jax.jit(
                 self._train_step.train_steps,
                 donate_argnums=0,
-                compiler_options=_compiler_options(xla_products.are_eigens()),
+                compiler_options=compiler_options(),
                 out_shardings=(self._of_state, self._everywhere),
             )
             arguments = self._arguments(superbatch)
@@ -221,9 +220,7 @@ class JaxEngine(Engine):
         variables = self.model.variables
         shardings = list(self._of_variables().values())
 
-        options = _compiler_options(xla_products.suit(self.model))
-
-        @functools.partial(jax.jit, compiler_options=options)
+        @jax.jit
         def program(values, batch):
             with keras.StatelessScope(zip(variables, values, strict=True)):
                 return function(batch)
@@ -341,16 +338,3 @@ def _warn_of_remat(model):
             "TransformerStack.remat saves hardly any memory on a CPU without "
             "TransformerStack.scan = True: XLA computes again before it has to."
         )
-
-
-@functools.cache
-def _compiler_options(eigens):
-    """What `jax.jit` tells XLA, if Eigen shall multiply and it knows the option."""
-    if jax.default_backend() != "cpu" or not eigens:
-        return {}
-    options = {xla_products.OPTION: ""}
-    try:
-        jax.jit(lambda x: x + 1.0, compiler_options=options)(0.0)
-    except jax.errors.JaxRuntimeError:
-        return {}
-    return options

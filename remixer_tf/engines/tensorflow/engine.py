@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from remixer_tf import console, programs
 from remixer_tf.decoding.ended_rows import compile_search
-from remixer_tf.engines import xla_products
 from remixer_tf.engines.device_rates import matmul_rate, peak_rate
 from remixer_tf.engines.engine import (
     Cost,
@@ -56,6 +55,7 @@ class TensorFlowEngine(Engine):
         check_backend("TensorFlowEngine")
         self._strategy = get_strategy(strategy)
         self._jit_compile = uses_xla(jit_compile)
+        programs.find()
         self._compiles_answers = jit_compile is None and programs.are_wanted()
         self.host = get_host(self._strategy)
         self.num_replicas = self._strategy.num_replicas_in_sync
@@ -82,7 +82,6 @@ class TensorFlowEngine(Engine):
             check_float16(dtype_policy, "TPU")
         with self._strategy.scope():
             self.model = build_model(model, dtype_policy)
-        programs.find(xla_products.tell_tensorflow(self.model))
 
     def step(self, superbatch, stop=False):
         return self._train_step(superbatch, stop=stop)

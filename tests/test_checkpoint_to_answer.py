@@ -39,7 +39,7 @@ def run(command, monkeypatch):
         run_command(name, arguments)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_every_command(tmp_path, monkeypatch, clear_gin):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "flan-t5-small"

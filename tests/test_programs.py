@@ -108,7 +108,7 @@ def test_it_can_be_switched_off(find, capsys):
     assert find("") is None and not capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_tensorflow_is_told_before_it_is_imported(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     for imports, told in [

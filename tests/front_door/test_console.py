@@ -97,7 +97,7 @@ def test_training_in_json(tmp_path, capsys):
         assert step[name] == pytest.approx(logged[name])
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_training_and_answering_quietly(tmp_path, monkeypatch, capsys):
     train_run(tmp_path, "bytes", "--quiet")
     assert capsys.readouterr() == ("", "")

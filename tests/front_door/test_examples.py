@@ -51,8 +51,7 @@ def check(function, **names):
     [
         pytest.param(
             n,
-            marks=[pytest.mark.slow] * (n in ("answer", "export"))
-            + [pytest.mark.slower] * (n == "fit"),
+            marks=[pytest.mark.slower] * (n in ("answer", "export", "fit")),
         )
         for n in ASKED
     ],

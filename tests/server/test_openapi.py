@@ -47,7 +47,7 @@ def test_answers_are_as_described(client):
         jsonschema.validate(response.json(), answer["schema"])
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_requests_made_from_the_description():
     """schemathesis: no 5xx, and answers of the described forms."""
     limits = Limits(max_rows=8, max_characters=500)

@@ -190,7 +190,7 @@ def test_an_operation_that_the_format_lacks_is_named(runtime, tmp_path):
         runtime.convert(tf.Module(), [function], str(tmp_path / runtime.FILE))
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.usefixtures("clear_gin")
 @pytest.mark.parametrize("tiny_run", ["words"], indirect=True)
 def test_a_run(tiny_run, capsys):

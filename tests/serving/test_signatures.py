@@ -142,6 +142,7 @@ def test_any_text_in_any_batch(asked):
         assert some["trimmed"].tolist() == (TRIMMED[:4] * 65)[:size]
 
 
+@pytest.mark.slower
 def test_scores_are_the_scorers(asked):
     scorer, loaded = asked.scorer, asked.loaded
     targets = [b"dog", b"", b"a cat", LONG, MILLION]
@@ -228,6 +229,7 @@ def test_warm_up_requests_are_answered(asked):
     assert seen == asked.loaded.names
 
 
+@pytest.mark.slower
 @pytest.mark.parametrize("asked", ["lm"], indirect=True)
 def test_concurrent_calls_are_computed_together(asked, tmp_path):
     answer, loaded = asked.answer, asked.loaded

@@ -151,7 +151,7 @@ def load(server, clients, asked, seconds):
             now = time.perf_counter()
             if response.status != 200 or json.loads(body)["outputs"] != answer:
                 errors.append((question[:20], answer, body))
-            if begin <= start and now <= end:
+            if begin <= now <= end:
                 found.append((now - start, tokens))
 
     threads = [threading.Thread(target=client) for _ in range(clients)]

@@ -98,10 +98,8 @@ def run(options):
     from remixer_tf.startup import load_tensorflow
 
     load_tensorflow()
-    import uvicorn
-
     from remixer_tf.server.app import Server
-    from remixer_tf.server.connection import Connection
+    from remixer_tf.server.connection import Connection, http_server
     from remixer_tf.server.models import Models
 
     Connection.seconds = limits.body_timeout
@@ -112,20 +110,7 @@ def run(options):
         console.say(f"{line} ({time.monotonic() - start:.1f} s since the start)")
 
     app = Server(Models(sources, say), limits, token, options.watch, say)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            http=Connection,
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            log_level="critical",
-            access_log=False,
-            server_header=False,
-            limit_concurrency=_CONNECTIONS,
-            timeout_graceful_shutdown=options.grace,
-        )
-    )
+    server = http_server(app, options.grace, _CONNECTIONS)
     app.on_failure = lambda: setattr(server, "should_exit", True)
     try:
         server.run(sockets=[listening])

@@ -1,6 +1,7 @@
-"""The connections of uvicorn, with a limit of time for a request's first lines."""
+"""The server of connections, with a limit of time for a request's first lines."""
 
 import h11
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
@@ -36,3 +37,24 @@ class Connection(H11Protocol):
         """Closes the connection soon, unless a whole request comes."""
         if self._closing is None:
             self._closing = self.loop.call_later(self.seconds, self.transport.close)
+
+
+def http_server(app, grace, connections=None):
+    """Returns the `uvicorn.Server` of an ASGI application.
+
+    It answers what it took for `grace` seconds at its end, and at most so many
+    `connections` at once; None for any number.
+    """
+    config = uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=connections,
+        timeout_graceful_shutdown=grace,
+    )
+    return uvicorn.Server(config)

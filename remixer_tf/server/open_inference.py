@@ -13,7 +13,12 @@ from starlette.routing import Route
 import remixer_tf
 from remixer_tf.server.fields import parse, shown
 from remixer_tf.server.limits import Refusal, invalid, try_later
-from remixer_tf.server.requests import json_response, read_body, unless_left
+from remixer_tf.server.requests import (
+    json_response,
+    model_routes,
+    read_body,
+    unless_left,
+)
 from remixer_tf.server.signatures import NEEDED, as_json, read_row
 from remixer_tf.server.tf_serving import model_of
 
@@ -279,24 +284,10 @@ def _output(name, spec, answers, in_binary):
 
 def routes():
     """Returns the routes."""
-    found = [
+    post, get = {"/infer": infer}, {"/ready": model_ready, "": model}
+    return [
         Route("/v2", server, name="/v2"),
         Route("/v2/health/live", live, name="/v2/health/live"),
         Route("/v2/health/ready", all_ready, name="/v2/health/ready"),
+        *model_routes("/v2/models/{name}", post, get),
     ]
-    for path in ("/v2/models/{name}/versions/{version}", "/v2/models/{name}"):
-        shown_path = path.replace("{name}", "NAME").replace("{version}", "VERSION")
-        for ending, function, method in (
-            ("/infer", infer, "POST"),
-            ("/ready", model_ready, "GET"),
-            ("", model, "GET"),
-        ):
-            found.append(
-                Route(
-                    path + ending,
-                    function,
-                    methods=[method],
-                    name=shown_path + ending,
-                )
-            )
-    return found

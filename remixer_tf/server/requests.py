@@ -4,6 +4,7 @@ import asyncio
 import json
 
 from starlette.responses import Response
+from starlette.routing import Route
 
 from remixer_tf.server.fields import parse
 from remixer_tf.server.limits import ClientLeft, Refusal
@@ -76,3 +77,19 @@ def json_response(content, status=200, headers=None):
 def row_json(row, names=None):
     """Returns values of an answer, a dictionary, as JSON has them."""
     return {name: as_json(row[name]) for name in (names or row)}
+
+
+def model_routes(path, post, get):
+    """Returns the routes of models, with their version and without.
+
+    `path` has the part {name}; `post` and `get` are dictionaries from what follows it
+    to functions. A route's name has NAME and VERSION in place of the parts.
+    """
+    found = []
+    for beginning in (f"{path}/versions/{{version}}", path):
+        for method, functions in (("POST", post), ("GET", get)):
+            for ending, function in functions.items():
+                whole = beginning + ending
+                name = whole.replace("{name}", "NAME").replace("{version}", "VERSION")
+                found.append(Route(whole, function, methods=[method], name=name))
+    return found

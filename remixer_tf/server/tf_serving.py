@@ -3,13 +3,12 @@
 https://www.tensorflow.org/tfx/serving/api_rest
 """
 
-from starlette.routing import Route
-
 from remixer_tf.server.completions import as_model
 from remixer_tf.server.fields import shown
 from remixer_tf.server.limits import Refusal, invalid
 from remixer_tf.server.requests import (
     json_response,
+    model_routes,
     read_json,
     row_json,
     unless_left,
@@ -161,20 +160,5 @@ def _tensor(name, tensor):
 
 def routes():
     """Returns the routes."""
-    found = []
-    for path in ("/v1/models/{name}/versions/{version}", "/v1/models/{name}"):
-        shown_path = path.replace("{name}", "NAME").replace("{version}", "VERSION")
-        for ending, function, method in (
-            (":predict", predict, "POST"),
-            ("/metadata", metadata, "GET"),
-            ("", status, "GET"),
-        ):
-            found.append(
-                Route(
-                    path + ending,
-                    function,
-                    methods=[method],
-                    name=shown_path + ending,
-                )
-            )
-    return found
+    post, get = {":predict": predict}, {"/metadata": metadata, "": status}
+    return model_routes("/v1/models/{name}", post, get)

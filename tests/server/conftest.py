@@ -6,11 +6,10 @@ import threading
 import time
 
 import pytest
-import uvicorn
 from starlette.testclient import TestClient
 
 from remixer_tf.server.app import Server
-from remixer_tf.server.connection import Connection
+from remixer_tf.server.connection import http_server
 from remixer_tf.server.limits import Limits
 from remixer_tf.server.models import Models, Source
 
@@ -71,17 +70,7 @@ def serving(sources, limits=LIMITS, **options):
 def listening(sources, limits=LIMITS, **options):
     """A block with the URL of a server that listens at a port, and is ready."""
     app = Server(Models(sources, print), limits, say=lambda line: None, **options)
-    config = uvicorn.Config(
-        app,
-        http=Connection,
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        log_level="critical",
-        server_header=False,
-        timeout_graceful_shutdown=2,
-    )
-    server = uvicorn.Server(config)
+    server = http_server(app, grace=2)
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         thread = threading.Thread(target=server.run, args=([bound],))

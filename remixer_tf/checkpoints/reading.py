@@ -390,6 +390,6 @@ def _best_step(model_dir):
         return int(read_json(path)["step"])
     except (ValueError, KeyError, TypeError):
         raise UserError(
-            f"{path} is damaged: it names no step. Name one, as --step=1000. Training "
-            "writes the file again after its next evaluation."
+            f"{path} is damaged: it names no step. Name one, as --step=1000. Without "
+            "the file training goes on, and writes it after its next evaluation."
         ) from None

@@ -2,8 +2,8 @@
 
 XLA writes the programs of TensorFlow and of JAX into a folder of the user's own. A
 process of TensorFlow reads them through links in a folder that nobody else uses, and
-only those whose bytes are as they were written. What it compiles joins the others when
-it ends.
+only those whose bytes are as they were written. When it ends, the new ones join the
+others.
 
 REMIXER_TF_CACHE names the folder, by default ~/.cache/remixer_tf. If it is empty,
 nothing is kept, and on CPUs nothing is compiled that nobody asked for.
@@ -140,8 +140,15 @@ def _own(folder):
     return folder
 
 
+def processor():
+    """Returns the line of what the processor can do, "flags : ..."; "" if unknown."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        return next((line for line in file if line.startswith("flags")), "")
+    return ""
+
+
 def _machine():
-    """Returns a name for what programs depend on beside their text."""
+    """Returns a name of what a program needs: versions, options and the processor."""
     import hashlib
     import platform
     from importlib import metadata
@@ -150,8 +157,7 @@ def _machine():
     for name in ("tensorflow", "jax"):
         with contextlib.suppress(metadata.PackageNotFoundError):  # JAX may be missing.
             known.append(f"{name} {metadata.version(name)}")
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
-        known += [next((x for x in file if x.startswith("flags")), "")]
+    known.append(processor())
     return hashlib.sha256("\n".join(known).encode()).hexdigest()[:16]
 
 
@@ -210,8 +216,8 @@ def _join(owner, store, place):
 def _whole_programs(folder):
     """Returns the paths of JAX's programs in a folder, after removing damaged ones.
 
-    JAX writes a program in its place, and never again. So `_note_digests` leaves a file
-    beside each that a process has made. A process that was killed leaves none: what it
+    JAX writes a program in its place, and never again. `_note_digests` adds a file with
+    the digest of each new one. A process that was killed leaves none: what it
     made goes a day later.
     """
     import time

@@ -14,7 +14,7 @@ from remixer_tf.engines.jax import compiler_options as module
 
 
 def options(*features):
-    module._features = lambda: {*features}
+    module.programs.processor = lambda: f"flags : {' '.join(features)}"
     module.compiler_options.cache_clear()
     return module.compiler_options()
 

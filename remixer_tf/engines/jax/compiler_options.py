@@ -1,10 +1,11 @@
 """Options of XLA for training steps on CPUs."""
 
-import contextlib
 import functools
 import os
 
 import jax
+
+from remixer_tf import programs
 
 _YNNPACK = "xla_cpu_experimental_ynn_fusion_type"  # what it gets; empty: nothing
 
@@ -22,7 +23,7 @@ def compiler_options():
     """
     if jax.default_backend() != "cpu" or _YNNPACK in os.environ.get("XLA_FLAGS", ""):
         return {}
-    features = _features()
+    features = programs.processor().split()
     if "avx2" not in features or "avx512f" in features:
         return {}
     options = {_YNNPACK: ""}
@@ -31,12 +32,3 @@ def compiler_options():
     except jax.errors.JaxRuntimeError:  # another version, without this option
         return {}
     return options
-
-
-def _features():
-    """Names of what the processor can do, a set; empty if that is unknown."""
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
-        for line in file:
-            if line.startswith("flags"):
-                return {*line.split()}
-    return set()

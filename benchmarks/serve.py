@@ -16,6 +16,7 @@ of all questions in one list.
 
 import argparse
 import contextlib
+import functools
 import http.client
 import itertools
 import json
@@ -37,6 +38,7 @@ _HERE = os.path.dirname(__file__)
 _BOUND = ["text_to_text.max_length = 64"]
 
 
+@functools.cache
 def vocabulary():
     """T5's vocabulary."""
     import seqio
@@ -45,12 +47,13 @@ def vocabulary():
     return seqio.SentencePieceVocabulary(f"{data}/sentencepiece/t5_spiece.model")
 
 
-def words(vocabulary):
+@functools.cache
+def words():
     """An id for each length of an answer: so often repeated, it is read as it is."""
-    found, number = [], LENGTH - 1  # and EOS
+    found, number, of = [], LENGTH - 1, vocabulary()  # and EOS
     for i in range(1000, 32000):
-        text = vocabulary.decode([i] * number)
-        if vocabulary.encode(text) == [i] * number:
+        text = of.decode([i] * number)
+        if of.encode(text) == [i] * number:
             found.append(i)
             if len(found) > LENGTH:
                 return found
@@ -65,13 +68,13 @@ def write_model(folder):
 
     model = configuration.read(["models/t5_1_1_small.gin"], []).call(EncoderDecoder)
     model.build()
-    teach(model, words(vocabulary()))
+    teach(model, words())
     return export_hugging_face(model, make_task(), os.path.join(folder, "t5"))
 
 
 def pairs(number):
     """So many questions, their answers, and the tokens of these with EOS."""
-    of, ids = vocabulary(), words(vocabulary())
+    of, ids = vocabulary(), words()
     return [
         (
             of.decode([ids[n]] * (LENGTH - 1)),
@@ -129,7 +132,7 @@ class Server:
 def load(server, clients, asked, seconds):
     """Latencies of requests, in seconds, and tokens of their answers.
 
-    Raises a RuntimeError at a wrong answer.
+    Raises a RuntimeError at a wrong answer, or if none came in time.
     """
     waiting, found, errors = itertools.cycle(asked), [], []
     begin = time.perf_counter() + seconds / 2
@@ -161,6 +164,8 @@ def load(server, clients, asked, seconds):
         thread.join()
     if errors:
         raise RuntimeError(f"A wrong answer: {errors[0]}")
+    if not found:
+        raise RuntimeError(f"No answer of {clients} clients came in {seconds} s.")
     return found
 
 

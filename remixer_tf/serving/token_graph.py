@@ -21,7 +21,7 @@ def searchable(tokens, settings=None):
     batch = {"encoder_input_tokens": tokens}
     for name, value in (settings or {}).items():
         value = tf.convert_to_tensor(value)
-        if value.shape.rank == (name == "seeds"):  # one for all rows
+        if value.shape.rank == (1 if name == "seeds" else 0):  # one for all rows
             value = tf.repeat(value[None], tf.shape(tokens)[0], axis=0)
         batch[name] = value
     return batch

@@ -181,7 +181,7 @@ async def _choices(app, served, given):
                 "finish_reason": _reason(served, answer.get("tokens"), stopped),
             }
         )
-    return choices, _usage(answers)
+    return choices, _usage_of(answers)
 
 
 async def _token_scores(served, prompts, answers, echo):
@@ -215,8 +215,7 @@ async def _scored_prompts(app, served, given):
         for index, (prompt, one) in enumerate(zip(prompts, found, strict=True))
     ]
     read = sum(len(one["tokens"]) for one in found)
-    usage = {"prompt_tokens": read, "completion_tokens": 0, "total_tokens": read}
-    return choices, usage
+    return choices, _usage(read, 0)
 
 
 def _logprobs(scored):
@@ -233,17 +232,21 @@ def _logprobs(scored):
     }
 
 
-def _usage(answers):
-    """The tokens of answers; None where an export does not say."""
-    if any("input_tokens" not in answer for answer in answers):
-        return None
-    read = sum(answer["input_tokens"] for answer in answers)
-    written = sum(len(answer["tokens"]) for answer in answers)
+def _usage(read, written):
+    """Numbers of tokens, as OpenAI's form has them."""
     return {
         "prompt_tokens": read,
         "completion_tokens": written,
         "total_tokens": read + written,
     }
+
+
+def _usage_of(answers):
+    """The tokens of answers; None where an export does not say."""
+    if any("input_tokens" not in answer for answer in answers):
+        return None
+    read = sum(answer["input_tokens"] for answer in answers)
+    return _usage(read, sum(len(answer["tokens"]) for answer in answers))
 
 
 def _reason(served, tokens, stopped):
@@ -327,12 +330,7 @@ async def _chunks(app, served, given):
             index += 1
     if given.get("stream_options", {}).get("include_usage"):
         read = await served.count_tokens(prompts)
-        usage = {
-            "prompt_tokens": read,
-            "completion_tokens": written,
-            "total_tokens": read + written,
-        }
-        yield {"choices": [], "usage": usage}
+        yield {"choices": [], "usage": _usage(read, written)}
 
 
 def _piece(index, text, reason=None):

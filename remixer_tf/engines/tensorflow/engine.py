@@ -94,24 +94,24 @@ class TensorFlowEngine(Engine):
                 return self._by_xla_or_without(function, any_rows)
         xla = self._jit_compile if xla is None else xla
         compiled = tf.function(function, jit_compile=xla, autograph=False)
-
-        def compute(batch):
-            if not any_rows:
-                return compiled(batch)
-            return compiled.get_concrete_function(_of_any_rows(batch))(batch)
-
+        graph = compiled.get_concrete_function
         # One of several hosts may call it alone: replicas share nothing here.
         on_replicas = tf.function(
-            lambda batch: self._strategy.run(compute, (batch,)), autograph=False
+            lambda batch: self._strategy.run(
+                lambda part: graph(_specs(part, any_rows))(part), (batch,)
+            ),
+            autograph=False,
         )
-        run = compute if self._replicas == 1 else on_replicas
 
         def call(batch):
             rows = len(next(iter(batch.values())))
             check_rows(rows, self._replicas)
             if any_rows and xla:
                 batch = fill_rows(batch, self._replicas)
-            results = run(split_rows(batch, self._strategy))
+            if self._replicas == 1:
+                results = graph(_specs(batch, any_rows))(batch)
+            else:
+                results = on_replicas(split_rows(batch, self._strategy))
             return tf.nest.map_structure(
                 lambda *parts: np.concatenate([part.numpy() for part in parts])[:rows],
                 *self._strategy.experimental_local_results(results),
@@ -220,6 +220,9 @@ class TensorFlowEngine(Engine):
         return super().memory_limit()
 
 
-def _of_any_rows(batch):
-    """The specs of a batch's tensors, without a number of rows."""
-    return {k: tf.TensorSpec([None, *x.shape[1:]], x.dtype) for k, x in batch.items()}
+def _specs(batch, any_rows):
+    """The specs of a batch's tensors; of any number of rows, or of the batch's own."""
+    return {
+        name: tf.TensorSpec([None if any_rows else x.shape[0], *x.shape[1:]], x.dtype)
+        for name, x in batch.items()
+    }

@@ -45,7 +45,7 @@ install() {
   .venv/bin/python -m pip --disable-pip-version-check install --quiet --no-compile \
     --no-deps "$@"
 }
-echo "Installing remixer_tf in .venv: some minutes and 3.7 GB the first time"
+echo "Installing remixer_tf in .venv: some minutes and 3.9 GB the first time"
 rm -f $stamp
 if [ -n "$(nightlies)" ]; then
   echo "Replacing tfds-nightly and seqio-nightly by tensorflow-datasets and seqio"

@@ -31,6 +31,7 @@ def subpackages(folder):
     return sorted(".".join(["remixer_tf", *path.parts]) for path in folders)
 
 
+BEAM = ["apache-beam>=2.77"]  # `cache`, `infer` and `score` on many machines
 # Formats of `remixer_tf export`, and lm-evaluation-harness.
 LITERT = ["ai-edge-litert>=2.3"]
 LM_EVAL = ["lm_eval>=0.4.13"]  # 0.16 GB, without PyTorch
@@ -91,9 +92,10 @@ setup(
         "seqio==0.0.20; python_version < '3.13'",
         "gin-config>=0.5",
         "matplotlib>=3.9",
-        "sentencepiece>=0.2",
-        # sentencepiece 0.2.3 needs it, and its metadata do not say so.
-        "protobuf>=7.36.1",
+        # 0.2.3 needs protobuf 7.36.1, which its metadata do not say and Apache Beam
+        # excludes.
+        "sentencepiece>=0.2,<0.2.3",
+        "protobuf>=6.31.1",  # What generated the modules of TensorFlow's libraries.
         "numpy",
         "packaging",
         "rich",
@@ -128,6 +130,7 @@ setup(
             "pytest-xdist",
             "rapidfuzz",
             "ruff",
+            *BEAM,
             *LITERT,
             *LM_EVAL,
             *ONNX,
@@ -135,6 +138,7 @@ setup(
             *SERVE,
             *SERVING,
         ],
+        "beam": BEAM,
         "docs": ["mkdocs<2", "mkdocs-material", "mkdocstrings[python]"],
         "litert": LITERT,
         "lm_eval": LM_EVAL,

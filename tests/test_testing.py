@@ -22,6 +22,7 @@ from tests.training.test_own_layers import (
     MeanOfAll,
     MeanSoFar,
     NoSteps,
+    Statistic,
     between,
 )
 
@@ -112,6 +113,7 @@ def test_layers_that_keep_the_rules_pass():
     ("factory", "options", "words"),
     [
         (MeanOfAll, {"causal": True}, "sees later.* position 0 .* position 1 on"),
+        (Statistic, {"causal": True}, "sees later.* position 0 .* position 1 on"),
         (
             functools.partial(Leaks, 0.05, IN_TRAINING, between(4, 5)),
             {"causal": True},

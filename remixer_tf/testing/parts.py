@@ -54,13 +54,30 @@ def name_of(layer):
     return f"{kind} '{layer.path}' ({type(layer).__name__})"
 
 
-def random_values(weights):
-    """Yields weights with values of a size that products keep; none is 0 or 1."""
+def random_values(layers):
+    """Yields the layers' weights with values of a size that products keep.
+
+    None is 0 or 1. A weight that is not trainable keeps what it holds, as a mask or a
+    table, unless it is one number everywhere: zeros, or a statistic before the first
+    step. It receives positive values then, since it may be a variance.
+    """
     rng = np.random.default_rng(0)
-    for weight in weights:
+    weights = {id(weight): weight for x in layers for weight in x.weights}
+    for weight in weights.values():
         fan_in = np.prod(weight.shape[:-1]) if len(weight.shape) > 1 else 4
-        value = rng.normal(size=weight.shape, scale=fan_in**-0.5)
+        if weight.trainable:
+            value = rng.normal(size=weight.shape, scale=fan_in**-0.5)
+        elif _is_constant(weight):
+            value = rng.uniform(0.3, 0.9, weight.shape) * fan_in**-0.5
+        else:
+            continue
         yield weight, ops.convert_to_tensor(value.astype("float32"), weight.dtype)
+
+
+def _is_constant(weight):
+    if "float" not in weight.dtype or 0 in weight.shape:
+        return False
+    return bool(ops.max(weight) == ops.min(weight))
 
 
 @contextlib.contextmanager

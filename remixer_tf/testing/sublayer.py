@@ -76,7 +76,7 @@ def check_sublayer(
         return layer
 
     layer = make("float32")
-    for weight, value in random_values(layer.trainable_variables):
+    for weight, value in random_values([layer]):
         weight.assign(value)
     trial = Trial(layer, d_model, LENGTH, reads_encoder, tolerance=tolerance)
     trial.jit = functools.partial(compiled, quickly=True)

@@ -90,10 +90,8 @@ def _check(layer, stack, model, packed, decodes):
             position_bias=stack.position_bias,
             tolerance=1e-3,
         )
-        weights = [*layer.trainable_variables]
-        if stack.position_bias is not None:
-            weights += stack.position_bias.trainable_variables
-        with keras.StatelessScope([*parts.random_values(weights)]):
+        tried = [part for part in (layer, stack.position_bias) if part is not None]
+        with keras.StatelessScope([*parts.random_values(tried)]):
             refusal = _refusal(trial) if in_decoder and not decodes else None
             if in_decoder and refusal is None:
                 trial.check_decoding()

@@ -119,6 +119,35 @@ class Wrapped(FeedForward):
         return ops.roll(super().call(x, context=context), -3, axis=1)
 
 
+class Statistic(MeanOfAll):
+    """Adds a mean of the row by a weight that no gradient changes, zeros at first."""
+
+    def build(self, input_shape):
+        options = {"initializer": "zeros", "trainable": False}
+        self.scale = self.add_weight(name="scale", shape=input_shape[-1:], **options)
+
+    def call(self, x, context, training=False):
+        return x + self.scale * mean(x)
+
+
+class Masked(MeanSoFar):
+    """Its mask is a weight that is not trained."""
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        tri = np.tri(LENGTH) / np.arange(1, LENGTH + 1)[:, None]
+        self.mask = self.add_weight(
+            name="mask",
+            shape=tri.shape,
+            initializer=lambda shape, dtype: ops.cast(tri, dtype),
+            trainable=False,
+        )
+
+    def call(self, x, context, training=False):
+        length = x.shape[1]
+        return self.scale * ops.matmul(self.mask[:length, :length], x)
+
+
 def language_model(
     own,
     dtype="float32",
@@ -138,6 +167,7 @@ def language_model(
     "own, batch, words",
     [
         (MeanOfAll, UNPACKED, "MeanOfAll. sees later tokens.* 0 .*position 1 on"),
+        (Statistic, UNPACKED, "Statistic. sees later tokens.* 0 .*position 1 on"),
         (functools.partial(Wrapped, 8), UNPACKED, "Wrapped. sees.* 0 .*position 1 on"),
         (Forgets, UNPACKED, "Forgets. decodes otherwise.*at position 1,"),
         (MeanSoFar, PACKED, "MeanSoFar. mixes packed examples.*position 4 of"),
@@ -160,6 +190,7 @@ def test_a_layer_that_breaks_a_rule_is_named(own, batch, words):
     "own, batch",
     [
         (MeanSoFar, UNPACKED),
+        (Masked, UNPACKED),
         (NoSteps, UNPACKED),
         (Refuses, UNPACKED),
         (MeanInSegment, PACKED),

@@ -34,7 +34,7 @@ from remixer_tf.models.build import build_model, check_memory, machine_memory
 from remixer_tf.run import Run
 from remixer_tf.tasks.folders import data_folders
 from remixer_tf.tasks.tables import TableRows, table_task
-from remixer_tf.weights.run import write_run
+from remixer_tf.weights.run import began_with, write_run
 
 Path = str | os.PathLike
 
@@ -59,7 +59,7 @@ class TableMethods:
         It is `remixer_tf train`, with its checkpoints, bar, logs and evaluations, by
         T5's recipe for fine-tuning: Adafactor with a constant rate after a warm-up.
         Called again with the same `model_dir` and table, it resumes from the last
-        checkpoint.
+        checkpoint. A folder that began with another run's weights is refused.
 
         Args:
             train, validation: paths of tables in TSV, CSV, JSON lines, Arrow or
@@ -79,7 +79,8 @@ class TableMethods:
 
         Raises:
             FileNotFoundError: there is no such table.
-            TypeError, ValueError: a row is bad, or an argument does not fit.
+            TypeError, ValueError: a row is bad, an argument does not fit, or the folder
+                has another run.
 
         Examples:
             >>> new = run.fit("train.tsv", "NEW", steps=2)
@@ -103,6 +104,13 @@ class TableMethods:
         if begun:
             check_continues(model_dir, configuration, self.modules, self.trust)
         engine, _ = self.run.without_adapters().restore()
+        own = os.path.realpath(self.model_dir or "") == os.path.realpath(model_dir)
+        if begun and not own and began_with(model_dir, engine.model) is False:
+            raise UserError(
+                f"{model_dir} has another run already, which began with other weights "
+                f"than those of {self._origin}. Name a new folder. To resume, call "
+                "fit() of the run that it began with, or of itself."
+            )
         with no_folder_if_refused(model_dir):
             run = configuration.call(Run)
             parts = run.model, run.dtype_policy

@@ -1,13 +1,19 @@
 """Makes a run of published weights."""
 
+import hashlib
 import os
 
+import keras
+import numpy as np
+
 from remixer_tf.checkpoints.vocabularies import name_copies, remember_vocabularies
-from remixer_tf.checkpoints.whole_folder import whole_folder
+from remixer_tf.checkpoints.whole_folder import read_json, whole_folder, write_json
 from remixer_tf.checkpoints.writing import write_weights
 from remixer_tf.errors import ExistingFileError, UserError
 from remixer_tf.weights.source import BYTES, ENCODER, SPANS, TEXT
 from remixer_tf.weights.values import gin_text
+
+_BASE = "base.json"  # the digest of the weights that a run began with
 
 
 def run_gin(source, vocabulary=None):
@@ -89,7 +95,8 @@ def write_run(model_dir, model, configuration, vocabularies):
     """Writes a run that has taken no step. The folder appears whole, or not at all.
 
     `model_dir` is missing or empty, `configuration` is gin text. The built model has
-    the weights. For `vocabularies` see `write_model_folder`.
+    the weights, whose digest the folder keeps, see `began_with`. For `vocabularies` see
+    `write_model_folder`.
     """
     check_new(model_dir)
     with whole_folder(model_dir) as folder:
@@ -98,3 +105,20 @@ def write_run(model_dir, model, configuration, vocabularies):
             remember_vocabularies(folder, vocabularies)
         with open(os.path.join(folder, "operative_config.gin"), "w") as file:
             file.write(name_copies(configuration, folder))
+        write_json(os.path.join(folder, _BASE), {"weights": _digest(model)})
+
+
+def began_with(model_dir, model):
+    """Whether `write_run` began a run with a model's weights; None if nothing says."""
+    base = read_json(os.path.join(model_dir, _BASE))
+    return None if base is None else base.get("weights") == _digest(model)
+
+
+def _digest(model):
+    """The SHA-256 of a built model's weights and of their paths, a str."""
+    digest = hashlib.sha256()
+    for weight in sorted(model.weights, key=lambda weight: weight.path):
+        value = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))
+        digest.update(f"{weight.path} {value.shape} ".encode())
+        digest.update(value.view("uint8"))
+    return digest.hexdigest()

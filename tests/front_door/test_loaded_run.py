@@ -3,6 +3,7 @@
 import copy
 import functools
 import pickle
+import shutil
 import warnings
 
 import gin
@@ -17,6 +18,7 @@ from remixer_tf.commands import run_command
 from remixer_tf.data.vocabulary_training import train_vocabulary
 from remixer_tf.errors import MissingFileError, UserError
 from remixer_tf.loaded.fitting import check_continues, table_bindings
+from remixer_tf.weights.run import began_with, write_run
 from tests.tiny_run import TEXTS
 from tests.weights import numpy_t5, published
 
@@ -351,6 +353,10 @@ def test_trains_on_and_evaluates_a_table(bytes_run, tmp_path):
     assert "metrics  table/validation/accuracy" in repr(new)
     with pytest.raises(MissingFileError, match="nothing.tsv"):
         run.fit(tmp_path / "nothing.tsv", str(tmp_path / "other"))
+    moved = shutil.copytree(folder, tmp_path / "moved")  # It began with bytes_run.
+    with pytest.raises(UserError, match="began with other weights than those of"):
+        rt.load(folder).fit(table, moved, steps=6, **options)
+    assert rt.load(folder).fit(table, folder, steps=5, **options).step == 5
     for mine in (folder, run.model_dir):
         with pytest.raises(UserError, match="has another run already, of .*new folder"):
             run.fit(dev, mine, steps=6)
@@ -494,3 +500,14 @@ def test_tables_of_a_run_that_divides_its_own(bytes_run, tmp_path):
         str(tmp_path / "new.tsv"), str(tmp_path / "new"), steps=3, batch_size=2
     )
     assert new.step == 3
+
+
+def test_a_run_knows_which_weights_it_began_with(tmp_path):
+    model = rt.create("t5_1_1_tiny", vocab_size=32)
+    folder = str(tmp_path / "run")
+    write_run(folder, model, "", {})
+    assert began_with(folder, model) is True
+    assert began_with(str(tmp_path), model) is None  # An earlier version wrote it.
+    weight = model.trainable_variables[-1]
+    weight.assign(weight + 1e-3)
+    assert began_with(folder, model) is False

@@ -94,9 +94,9 @@ def check_new(model_dir):
 def write_run(model_dir, model, configuration, vocabularies):
     """Writes a run that has taken no step. The folder appears whole, or not at all.
 
-    `model_dir` is missing or empty, `configuration` is gin text. The built model has
-    the weights, whose digest the folder keeps, see `began_with`. For `vocabularies` see
-    `write_model_folder`.
+    `model_dir` is missing or empty, `configuration` a `Configuration`. The built model
+    has the weights, whose digest the folder keeps, see `began_with`. For `vocabularies`
+    see `write_model_folder`.
     """
     check_new(model_dir)
     with whole_folder(model_dir) as folder:

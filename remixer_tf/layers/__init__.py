@@ -18,7 +18,7 @@ from remixer_tf.layers.mlp_mixer import (
     SlidingTokenMLP,
     TokenMixingMLP,
 )
-from remixer_tf.layers.normalization import LayerNorm, RMSNorm
+from remixer_tf.layers.normalization import Affine, LayerNorm, RMSNorm
 from remixer_tf.layers.patches import PatchEmbedding
 from remixer_tf.layers.position_bias import RelativePositionBias
 from remixer_tf.layers.position_embedding import PositionEmbedding
@@ -35,6 +35,7 @@ from remixer_tf.layers.sparse_gate import SparseSpatialGate
 from remixer_tf.layers.toeplitz import create_toeplitz_matrix
 
 __all__ = [
+    "Affine",
     "BaseRouter",
     "BertFeedForward",
     "BertSelfAttention",

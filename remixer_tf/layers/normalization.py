@@ -1,11 +1,13 @@
-"""Normalisation over channels."""
+"""Normalisation over channels, and what ResMLP has in its place."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import keras
+from keras import ops
 
-from remixer_tf.arguments import PositiveFloat, checked
+from remixer_tf.arguments import PositiveFloat, Shape, Tensor, checked
 from remixer_tf.layers.axes import NamedAxes
+from remixer_tf.layers.keywords import LayerKeywords
 
 
 class RMSNorm(NamedAxes, keras.layers.RMSNormalization):
@@ -44,3 +46,29 @@ class LayerNorm(NamedAxes, keras.layers.LayerNormalization):
 
     def add_weight(self, **kwargs):
         return super().add_weight(axes=(None,), **kwargs)  # [channels]
+
+
+class Affine(NamedAxes, keras.layers.Layer):
+    """`y = gamma * x + beta`, per channel and without statistics.
+
+    ResMLP's Aff (Touvron et al. 2021, "ResMLP", Equation 1).
+
+    Call arguments:
+        x: float `[..., channels]`.
+
+    Returns:
+        float of the same shape.
+    """
+
+    def __init__(self, **kwargs: Unpack[LayerKeywords]):
+        super().__init__(**kwargs)
+
+    def build(self, input_shape: Shape) -> None:
+        for name, start in (("gamma", "ones"), ("beta", "zeros")):
+            weight = self.add_weight(
+                name=name, shape=input_shape[-1:], axes=(None,), initializer=start
+            )
+            setattr(self, name, weight)
+
+    def call(self, x: Tensor) -> Tensor:
+        return x * ops.cast(self.gamma, x.dtype) + ops.cast(self.beta, x.dtype)

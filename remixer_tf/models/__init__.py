@@ -14,7 +14,12 @@ from remixer_tf.models.heads import (
 )
 from remixer_tf.models.image_classifier import ImageClassifier, num_tokens
 from remixer_tf.models.layer_patterns import alternate, interleave
-from remixer_tf.models.stack import Block, PostNormBlock, TransformerStack
+from remixer_tf.models.stack import (
+    Block,
+    LayerScaleBlock,
+    PostNormBlock,
+    TransformerStack,
+)
 
 __all__ = [
     "Block",
@@ -24,6 +29,7 @@ __all__ = [
     "EncoderDecoder",
     "EncoderOnly",
     "ImageClassifier",
+    "LayerScaleBlock",
     "Lora",
     "MaskedLMHead",
     "MeanPoolingHead",

@@ -22,7 +22,7 @@ from remixer_tf.layers.patches import PatchEmbedding
 from remixer_tf.models.keras_model import KerasModel
 from remixer_tf.objectives.batches import check_batch
 
-POOLS = ("cls", "gap")
+POOLS = ("cls", "token", "gap")
 Pool = Annotated[str, one_of(POOLS)]
 
 
@@ -32,9 +32,9 @@ def num_tokens(
 ) -> int:
     """The length of the sequence that an `ImageClassifier`'s stack sees, an int.
 
-    One token per patch, and one more for "cls". Args: see `ImageClassifier`.
+    One token per patch, and one more for a class token. Args: see `ImageClassifier`.
     """
-    return (image_size // patch_size) ** 2 + (pool == "cls")
+    return (image_size // patch_size) ** 2 + (pool != "gap")
 
 
 class ImageClassifier(NamedAxes, KerasModel):
@@ -44,6 +44,7 @@ class ImageClassifier(NamedAxes, KerasModel):
 
     - "cls" takes a learned class token, put before the patches, through
       `tanh(x W + b)` (ViT's protocol, the parameter counts of gMLP's Table 1);
+    - "token" takes the class token as it is (DeiT);
     - "gap" takes the mean over the patches (MLP-Mixer).
 
     Logits are float32.
@@ -55,7 +56,7 @@ class ImageClassifier(NamedAxes, KerasModel):
         patch_size: int, side of a patch; it divides the image's.
         d_model: int.
         num_classes: int.
-        pool: str, "cls" or "gap".
+        pool: str, "cls", "token" or "gap".
 
     Call arguments:
         batch: dictionary with `images`, float `[batch, image_size, image_size, 3]`.
@@ -105,15 +106,16 @@ class ImageClassifier(NamedAxes, KerasModel):
         shape = (None, length, self.d_model)
         self.stack.build(shape)
         options = {"axes": ("d_model", None), "use_bias": True}
-        if self.pool == "cls":
+        if self.pool != "gap":
             self.class_token = self.add_weight(
                 name="class_token",
                 shape=(1, 1, self.d_model),
                 axes=(None, None, None),
-                # Not zeros: no position is added to it, and LayerNorm has no
-                # useful gradient at 0.
+                # Not zeros: gMLP adds no position to it, and LayerNorm has no useful
+                # gradient at 0.
                 initializer=keras.initializers.TruncatedNormal(stddev=0.02),
             )
+        if self.pool == "cls":
             d_model, dtype = self.d_model, self.dtype_policy
             self.pre_logits = dense(  # [d_model, d_model]
                 "pre_logits", shape, d_model, dtype, activation="tanh", **options
@@ -142,13 +144,15 @@ class ImageClassifier(NamedAxes, KerasModel):
                 "Set IMAGE_SIZE to what the data gives, or crop the data to it."
             )
         x = self.patch_embedding(images)
-        if self.pool == "cls":
+        if self.pool != "gap":
             token = ops.cast(self.class_token, x.dtype)
             token = ops.broadcast_to(token, (ops.shape(x)[0], 1, self.d_model))
             x = ops.concatenate([token, x], axis=1)
         x, _ = self.stack(x, context=Context(), training=training)
+        if self.pool != "gap":
+            x = x[:, :1]
         if self.pool == "cls":
-            x = self.pre_logits(x[:, :1])
-        else:
+            x = self.pre_logits(x)
+        elif self.pool == "gap":
             x = ops.mean(ops.cast(x, "float32"), axis=1, keepdims=True)
         return self.logits(x)

@@ -8,8 +8,17 @@ from typing import Any, Unpack
 import keras
 from keras import ops
 
-from remixer_tf.arguments import Cache, Factory, PositiveInt, Shape, Tensor, checked
+from remixer_tf.arguments import (
+    Cache,
+    Factory,
+    PositiveFloat,
+    PositiveInt,
+    Shape,
+    Tensor,
+    checked,
+)
 from remixer_tf.errors import UserError, check_factories, check_range
+from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import (
     Context,
     DecodeState,
@@ -135,6 +144,42 @@ class PostNormBlock(Block):
         return self.norm(super()._add(x, y, training))
 
 
+class LayerScaleBlock(NamedAxes, Block):
+    """`x + scale * dropout(sublayer(norm(x)))`, a learned scale per channel.
+
+    LayerScale (Touvron et al. 2021, "Going deeper with Image Transformers", Equation
+    4), which ResMLP has (Touvron et al. 2021, "ResMLP", Equations 2 and 3).
+
+    Args:
+        initial_scale: float, the scale's first value. Others, call arguments and
+            returns: see `Block`.
+    """
+
+    def __init__(
+        self,
+        sublayer: Any,
+        norm: Any,
+        dropout_rate: float = 0.0,
+        survival_probability: float = 1.0,
+        initial_scale: PositiveFloat = 1e-4,
+        **kwargs: Unpack[LayerKeywords],
+    ):
+        super().__init__(sublayer, norm, dropout_rate, survival_probability, **kwargs)
+        self.initial_scale = initial_scale
+
+    def build(self, input_shape: Shape) -> None:
+        super().build(input_shape)
+        self.scale = self.add_weight(
+            name="scale",
+            shape=input_shape[-1:],
+            axes=(None,),
+            initializer=keras.initializers.Constant(self.initial_scale),
+        )
+
+    def _add(self, x, y, training=False):
+        return super()._add(x, y * ops.cast(self.scale, y.dtype), training)
+
+
 def survival_by_layer(probability, num_layers):
     """The survival probability, in (0, 1], of each layer of a stack, a list of floats.
 
@@ -238,8 +283,8 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         input_norm: bool, whether a norm comes before the first layer, after the
             positions (BERT).
         final_norm: bool, whether a norm comes after the last layer.
-        block: a factory of the residual around each sublayer, `Block` or
-            `PostNormBlock`.
+        block: a factory of the residual around each sublayer: `Block`,
+            `PostNormBlock` or `LayerScaleBlock`.
         causal: bool, whether no output may depend on a later token, as in a decoder.
             Models set it: their decoders are causal.
         max_length: int, the longest sequence, which layers such as `RemixerBlock` and

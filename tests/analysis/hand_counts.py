@@ -218,12 +218,16 @@ class Bag(NamedTuple):
 
 
 class Vision(NamedTuple):
-    """Patches, a class token with a layer of its own or the mean, 1000 classes."""
+    """Patches, a class token with a layer of its own or the mean, 1000 classes.
+
+    A "vit" has no such layer, and learned positions.
+    """
 
     d: int
     f: int
     layers: int
     hidden: int = 0  # of Mixer
+    kind: str = "gmlp"
     image: int = 224
     patch: int = 16
     classes: int = 1000
@@ -234,6 +238,15 @@ class Vision(NamedTuple):
         parts += [weights(2 * d), dense(1, d, self.classes, True)]
         if self.hidden:
             layer = mixer(patches, d, self.f, self.hidden, patches) + weights(4 * d)
+        elif self.kind == "resmlp":  # two affine layers, two scales, one matrix
+            layer = weights(4 * d, 2 * d, patches * patches, patches)
+            layer += product(patches, d, patches)
+            layer += feed_forward(patches, d, self.f, bias=True)
+        elif self.kind == "vit":
+            n = patches + 1
+            parts += [weights(d, n * d)]
+            layer = weights(4 * d) + attention(n, d, d, bias=True)
+            layer += feed_forward(n, d, self.f, bias=True)
         else:
             n = patches + 1
             parts += [weights(d), dense(1, d, d, True)]
@@ -390,6 +403,13 @@ MODELS = {
     "gmlp_b": Vision(512, 3072, 30),
     "gmlp_vision_tiny": Vision(64, 384, 4, image=32, patch=4, classes=10),
     "mixer_b16": Vision(768, 3072, 12, hidden=384),
+    "mixer_l16": Vision(1024, 4096, 24, hidden=512),
+    "deit_ti": Vision(192, 768, 12, kind="vit"),
+    "deit_s": Vision(384, 1536, 12, kind="vit"),
+    "deit_b": Vision(768, 3072, 12, kind="vit"),
+    "vit_b16": Vision(768, 3072, 12, kind="vit", image=384),
+    "vit_l16": Vision(1024, 4096, 24, kind="vit", image=384),
+    **{f"resmlp_{n}": Vision(384, 1536, n, kind="resmlp") for n in (12, 24, 36)},
     "switch_lm_3b": LM_3B._replace(**SWITCH),
     "gshard_lm_3b": LM_3B._replace(**GSHARD),
     "base_lm_3b": LM_3B,
@@ -422,7 +442,13 @@ ROWS = {
         for table in ("table1", "table2")
         for size in ("ti", "s", "b")
     },
-    "gmlp/table2/mixer_b16": MODELS["mixer_b16"],
+    **{
+        f"gmlp/table2/{name}": MODELS[name]
+        for name in (
+            "mixer_b16 mixer_l16 deit_ti deit_s deit_b vit_b16 vit_l16 "
+            "resmlp_12 resmlp_24 resmlp_36"
+        ).split()
+    },
     "gmlp/table3/bert_base": BERT._replace(L=128),
     "gmlp/table3/bert_base_relative": RELATIVE,
     "gmlp/table3/bert_base_relative_without_attention": RELATIVE._replace(

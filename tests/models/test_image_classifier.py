@@ -71,7 +71,7 @@ def test_patches_against_numpy(dtype):
     np.testing.assert_allclose(tokens, expected, atol=tolerance)
 
 
-@pytest.mark.parametrize("pool", ["cls", "gap"])
+@pytest.mark.parametrize("pool", ["cls", "token", "gap"])
 def test_logits_are_the_pooled_stack_through_the_head(pool):
     model = tiny_classifier(pool=pool)
     for variable in model.trainable_variables:  # what starts at zero too
@@ -79,7 +79,7 @@ def test_logits_are_the_pooled_stack_through_the_head(pool):
         variable.assign(noise)
     images = random_images()
     x = np.array(model.patch_embedding(images))
-    if pool == "cls":
+    if pool != "gap":
         token = ops.convert_to_numpy(model.class_token)
         x = np.concatenate([np.repeat(token, 3, 0), x], 1)
     assert x.shape == (3, num_tokens(SIZE, PATCH, pool), WIDTH)
@@ -89,7 +89,7 @@ def test_logits_are_the_pooled_stack_through_the_head(pool):
         kernel, bias = (ops.convert_to_numpy(v) for v in model.pre_logits.variables)
         pooled = np.tanh(y[:, 0] @ kernel + bias)
     else:
-        pooled = y.mean(1)
+        pooled = y[:, 0] if pool == "token" else y.mean(1)
     expected = pooled @ weights[0] + weights[1]
     logits = np.array(compiled(model)({"images": images}))
     assert logits.shape == (3, 1, CLASSES) and logits.dtype == np.float32
@@ -126,7 +126,9 @@ def test_stochastic_depth_is_active_in_training_only():
 
 
 def test_what_it_refuses():
-    with pytest.raises(ValueError, match="one of cls, gap.*Received: pool='mean'"):
+    with pytest.raises(
+        ValueError, match="cls, token, gap.*Received: pool='mean'"
+    ):
         tiny_classifier(pool="mean")
     with pytest.raises(ValueError, match="patch_size=3 for images of 8x8 pixels"):
         PatchEmbedding(3, 4).build((None, 8, 8, 3))

@@ -8,6 +8,7 @@ import pytest
 from keras import ops
 
 from remixer_tf.layers import (
+    Affine,
     Context,
     DecodeState,
     FeedForward,
@@ -22,7 +23,12 @@ from remixer_tf.layers import (
     Sublayer,
     TokenMixingMLP,
 )
-from remixer_tf.models import Block, PostNormBlock, TransformerStack
+from remixer_tf.models import (
+    Block,
+    LayerScaleBlock,
+    PostNormBlock,
+    TransformerStack,
+)
 from remixer_tf.models.stack import survival_by_layer
 from tests.compiled import compiled
 
@@ -297,6 +303,21 @@ def test_positions_while_decoding(dtype):
             np.array(ops.cast(whole, "float32"))[:, t],
             atol=1e-5 if dtype == "float32" else 0.02,
         )
+
+
+def test_layer_scale():
+    """x + scale * sublayer(norm(x)), and the scale starts as it is said."""
+    block = functools.partial(LayerScaleBlock, initial_scale=0.5)
+    stack = TransformerStack(
+        {"ones": Ones}, 2, norm=Affine, block=block, final_norm=False, name="stack"
+    )
+    x = np.random.default_rng(0).normal(size=(2, 4, 3)).astype("float32")
+    stack.build(x.shape)
+    scales = [v for v in stack.trainable_variables if v.path.endswith("ones/scale")]
+    assert [v.numpy().tolist() for v in scales] == [[0.5] * 3] * 2
+    scales[1].assign([1.0, 2.0, 3.0])
+    y, _ = stack(x, context=Context())
+    np.testing.assert_allclose(y, x + 0.5 + np.array([1.0, 2.0, 3.0]), rtol=1e-6)
 
 
 def test_post_norm():

@@ -37,6 +37,9 @@ MODELS = (
     "BertForQuestionAnswering",
     "gmlp_s16_224",
     "mixer_s32_224",
+    "resmlp_12_224",
+    "deit_tiny_patch16_224",
+    "vit_small_patch32_224",
 )
 _NOT_WRITTEN = ("umt5",)  # no T5 of transformers holds it
 _REFERENCE = os.path.join(os.path.dirname(__file__), "parity_reference.py")
@@ -114,6 +117,8 @@ def _row(name, folder, reference):
     else:
         logits = model({"images": answers["images"].transpose(0, 2, 3, 1)})
         logits = np.array(logits)[:, 0]
+        again = _exported_again(run, reference, "timm", answers["images"])
+        columns[0] = distance(again["single"])
     size = f"{model.count_params() / 1e6:.2f}"
     return name, size, distance(answers["single"]), distance(logits), *columns
 
@@ -181,14 +186,16 @@ def _imported(published, run, reads_text):
     return model, settings
 
 
-def _exported_again(run, reference):
-    """The answers of transformers with the export of a run."""
+def _exported_again(run, reference, format="huggingface", images=None):
+    """The answers of transformers or timm with the export of a run."""
     from remixer_tf.commands import run_command
 
     with contextlib.redirect_stdout(None):
-        run_command("export", [f"--model_dir={run}", "--format=huggingface"])
-    folder = os.path.join(run, "huggingface", "0")
-    reference("again", folder)
+        run_command("export", [f"--model_dir={run}", f"--format={format}"])
+    folder = os.path.join(run, format, "0")
+    if images is not None:
+        np.save(os.path.join(folder, "images.npy"), images)
+    reference("again" if images is None else "images_again", folder)
     return np.load(os.path.join(folder, "answers.npz"))
 
 

@@ -279,6 +279,17 @@ def images(folder, name):
     )
 
 
+def images_again(folder):
+    """Answers with an image model that this project has written."""
+    import timm
+
+    model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    x = torch.from_numpy(np.load(os.path.join(folder, "images.npy")))
+    with torch.no_grad():
+        single = model(x).numpy()
+    np.savez(os.path.join(folder, "answers.npz"), single=single)
+
+
 def again(folder):
     """Answers with a T5 that this project has written."""
     from transformers import T5ForConditionalGeneration
@@ -301,6 +312,8 @@ def main(kind, folder):
         encoder(folder, kind)
     elif kind == "again":
         again(folder)
+    elif kind == "images_again":
+        images_again(folder)
     elif kind == "versions":
         import timm
         import transformers

@@ -1,7 +1,9 @@
-"""Exports of a run: SavedModel, safetensors, Hugging Face, LiteRT, ONNX, adapters."""
+"""Exports of a run, one function a format."""
 
 import functools
 import inspect
+import os
+import tempfile
 
 from remixer_tf.errors import UserError, check_choices
 from remixer_tf.startup import check_backend
@@ -73,10 +75,10 @@ def export_run(
         folder: str, of the export. It appears when the export is whole.
         format: one of `FORMATS`. safetensors is a folder of any model to publish, with
             a model card and checksums, which `remixer_tf.load` reads. Hugging Face's is
-            for T5.1.1 and T5.1.0; LiteRT and ONNX, from ids to ids, are for models that
-            write text, and need the extras of these names. All of them have adapters
-            added to their kernels; "adapters" is a folder of the adapters alone, for
-            `remixer_tf.load`.
+            for T5.1.1 and T5.1.0, timm's for classifiers of images; LiteRT and ONNX,
+            from ids to ids, are for models that write text, and need the extras of
+            these names. All of them have adapters added to their kernels; "adapters" is
+            a folder of the adapters alone, for `remixer_tf.load`.
         weights: str, one of `WEIGHTS` of the format. In a SavedModel, and with
             "int8_weight_only", the precision of the computation stays the same; with
             "int8" LiteRT and ONNX multiply integers, LiteRT but for Remixer's W_3 in
@@ -173,6 +175,40 @@ def _hugging_face(configuration, run, model_dir, step, folder):
     return [f"transformers has no {line}" for line in left_out]
 
 
+def _timm(configuration, run, model_dir, step, folder):
+    from remixer_tf.checkpoints.whole_folder import whole_folder
+    from remixer_tf.configuration import read
+    from remixer_tf.models.build import build_model
+    from remixer_tf.run import Run
+    from remixer_tf.serving.image_to_class import image_to_class
+    from remixer_tf.weights.formats import read_source
+    from remixer_tf.weights.run import run_gin
+    from remixer_tf.weights.to_timm import compare, write_timm
+
+    transforms = configuration.value(image_to_class, "transforms") or ()
+    given = {x.__name__: _all_arguments(x) for x in transforms}
+    classes = configuration.value(image_to_class, "classes", ())
+    engine, _ = run.in_float32().restore(model_dir, step)
+    with whole_folder(folder) as place:
+        write_timm(engine.model, place, given, classes)
+        source = read_source(place)
+        with tempfile.TemporaryDirectory() as other:
+            file = os.path.join(other, "written.gin")
+            with open(file, "w") as opened:
+                opened.write(run_gin(source))
+            written = read([file], [], complete=False)
+        reference = build_model(written.value(Run, "model"), "float32")
+        compare(engine.model, reference, source)
+    return []
+
+
+def _all_arguments(bound):
+    """The arguments of a `Bound`, where nothing binds them the defaults."""
+    parameters = inspect.signature(bound.__wrapped__).parameters.values()
+    defaults = {x.name: x.default for x in parameters if x.default is not x.empty}
+    return defaults | bound.arguments()
+
+
 def _tokens(runtime, configuration, run, model_dir, step, folder, weights):
     from remixer_tf.serving.converted import check_runtime, export_tokens
     from remixer_tf.serving.saved_model import size_on_disk
@@ -237,6 +273,7 @@ FORMATS = {
     "saved_model": _saved_model,
     "safetensors": _safetensors,
     "huggingface": _hugging_face,
+    "timm": _timm,
     "litert": functools.partial(_tokens, "litert"),
     "onnx": functools.partial(_tokens, "onnx"),
     "adapters": _adapters,

@@ -3,7 +3,7 @@
 A checkpoint of --model_dir becomes the SavedModel <model_dir>/export/<step>
 (export_<type>/<step> with other --weights than float32), and the command prints what it
 can be asked; or the folder <model_dir>/<format>/<step>, for `remixer_tf.load`,
-transformers, LiteRT or ONNX Runtime. All have adapters added to the kernels;
+transformers, timm, LiteRT or ONNX Runtime. All have adapters added to the kernels;
 --format=adapters writes them alone. --for=cpu writes what answers fastest on CPUs:
 `remixer_tf infer --model_dir=<model_dir>/litert_int8/<step>` asks it.
 """
@@ -22,7 +22,8 @@ def add_arguments(parser):
         "--format",
         choices=FORMATS,
         help="saved_model if not given; safetensors is a folder to publish, of any "
-        "model, which remixer_tf.load reads; huggingface is for T5.1.1 and T5.1.0; "
+        "model, which remixer_tf.load reads; huggingface is for T5.1.1 and T5.1.0, "
+        "timm for classifiers of images; "
         "litert and onnx, from ids to ids, need extras of these names; adapters is "
         "what LoRA trained",
     )

@@ -23,7 +23,7 @@ def add_arguments(parser):
         metavar="PATH",
         help="folder or file of Hugging Face's T5, FLAN-T5, ByT5, mT5 or umT5, or the "
         "encoder of one; Hugging Face's BERT; Mesh TensorFlow's or T5X's T5; timm's "
-        "gMLP or MLP-Mixer; what export --format=safetensors wrote",
+        "gMLP, MLP-Mixer, ResMLP or ViT; what export --format=safetensors wrote",
     )
     help = "SentencePiece model of the weights, where none is next to them"
     parser.add_argument("--vocabulary", metavar="FILE", help=help)

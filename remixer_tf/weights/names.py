@@ -5,6 +5,8 @@ model's name. Its groups are filled into `name`, the array's name there. `change
 the array's axes into the variable's.
 """
 
+import functools
+import math
 import re
 
 import numpy as np
@@ -121,18 +123,58 @@ def _column(array):
     return array[:, None]
 
 
-_TIMM = (
-    (
-        "patch_embedding/projection/kernel",
-        "stem.proj.weight",  # [d_model, channels, height, width]
-        lambda x: x.transpose(2, 3, 1, 0).reshape(-1, x.shape[0]),
-    ),
-    ("patch_embedding/projection/bias", "stem.proj.bias", same),
-    ("stack/final_norm/gamma", "norm.weight", same),
-    ("stack/final_norm/beta", "norm.bias", same),
-    ("logits/kernel", "head.weight", np.transpose),
-    ("logits/bias", "head.bias", same),
-)
+def _one(array):
+    return array[None]
+
+
+def _first(array):
+    return array[0]
+
+
+def _vector(array):
+    return array.reshape(-1)
+
+
+def _patches(array):
+    """`[d_model, channels, height, width]` to a kernel over vec(patch)."""
+    return array.transpose(2, 3, 1, 0).reshape(-1, array.shape[0])
+
+
+def _of_patches(kernel, channels=3):
+    side = math.isqrt(len(kernel) // channels)
+    array = kernel.reshape(side, side, channels, -1)
+    return array.transpose(3, 2, 0, 1)
+
+
+def _third(number, array):
+    return np.split(array, 3)[number].T
+
+
+# Query, key and value are one array, one after the other.
+_THIRDS = tuple(functools.partial(_third, number) for number in range(3))
+
+# Changes of timm's arrays, and what turns them back. Variables of one array follow one
+# another along its first axis.
+TIMM_BACK = {
+    same: same,
+    np.transpose: np.transpose,
+    _column: lambda x: x[:, 0],
+    _one: _first,
+    _first: _one,
+    _vector: lambda x: x.reshape(1, 1, -1),
+    _patches: _of_patches,
+    **dict.fromkeys(_THIRDS, np.transpose),
+}
+
+
+def _timm(stem="stem", norm=True):
+    rows = (
+        ("patch_embedding/projection/kernel", f"{stem}.proj.weight", _patches),
+        ("patch_embedding/projection/bias", f"{stem}.proj.bias", same),
+        ("logits/kernel", "head.weight", np.transpose),
+        ("logits/bias", "head.bias", same),
+    )
+    return rows + (_norm if norm else _affine)("stack/final_norm", "norm")
 
 
 def _dense(ours, theirs):
@@ -146,6 +188,13 @@ def _norm(ours, theirs):
     return (
         (f"{ours}/gamma", f"{theirs}.weight", same),
         (f"{ours}/beta", f"{theirs}.bias", same),
+    )
+
+
+def _affine(ours, theirs):
+    return (
+        (f"{ours}/gamma", f"{theirs}.alpha", _vector),
+        (f"{ours}/beta", f"{theirs}.beta", _vector),
     )
 
 
@@ -190,7 +239,7 @@ def bert_rows(prefix):
 
 _GMLP = r"stack/layer_(\d+)_gmlp"
 TIMM_GMLP = (
-    *_TIMM,
+    *_timm(),
     *_norm(f"{_GMLP}/norm", r"blocks.\1.norm"),
     *_dense(f"{_GMLP}/gmlp/wi", r"blocks.\1.mlp_channels.fc1"),
     *_dense(f"{_GMLP}/gmlp/wo", r"blocks.\1.mlp_channels.fc2"),
@@ -198,7 +247,7 @@ TIMM_GMLP = (
     (
         f"{_GMLP}/gmlp/gating/mixing/mixing_matrix",  # [1, target, source]
         r"blocks.\1.mlp_channels.gate.proj.weight",
-        lambda x: x[None],
+        _one,
     ),
     (
         f"{_GMLP}/gmlp/gating/mixing/spatial_bias",
@@ -210,7 +259,7 @@ TIMM_GMLP = (
 _TOKENS = r"stack/layer_(\d+)_token_mixing"
 _CHANNELS = r"stack/layer_(\d+)_feed_forward"
 TIMM_MIXER = (
-    *_TIMM,
+    *_timm(),
     *_norm(f"{_TOKENS}/norm", r"blocks.\1.norm1"),
     (f"{_TOKENS}/token_mixing/wi", r"blocks.\1.mlp_tokens.fc1.weight", same),
     (f"{_TOKENS}/token_mixing/wi_bias", r"blocks.\1.mlp_tokens.fc1.bias", _column),
@@ -219,6 +268,39 @@ TIMM_MIXER = (
     *_norm(f"{_CHANNELS}/norm", r"blocks.\1.norm2"),
     *_dense(f"{_CHANNELS}/feed_forward/wi", r"blocks.\1.mlp_channels.fc1"),
     *_dense(f"{_CHANNELS}/feed_forward/wo", r"blocks.\1.mlp_channels.fc2"),
+)
+
+TIMM_RESMLP = (
+    *_timm(norm=False),
+    *_affine(f"{_TOKENS}/norm", r"blocks.\1.norm1"),
+    (f"{_TOKENS}/scale", r"blocks.\1.ls1", same),
+    (
+        f"{_TOKENS}/token_mixing/mixing_matrix",
+        r"blocks.\1.linear_tokens.weight",
+        _one,
+    ),
+    (f"{_TOKENS}/token_mixing/spatial_bias", r"blocks.\1.linear_tokens.bias", same),
+    *_affine(f"{_CHANNELS}/norm", r"blocks.\1.norm2"),
+    (f"{_CHANNELS}/scale", r"blocks.\1.ls2", same),
+    *_dense(f"{_CHANNELS}/feed_forward/wi", r"blocks.\1.mlp_channels.fc1"),
+    *_dense(f"{_CHANNELS}/feed_forward/wo", r"blocks.\1.mlp_channels.fc2"),
+)
+
+_HEADS = r"stack/layer_(\d+)_self_attention"
+TIMM_VIT = (
+    *_timm("patch_embed"),
+    ("class_token", "cls_token", same),
+    ("stack/positions/embeddings", "pos_embed", _first),
+    *_norm(f"{_HEADS}/norm", r"blocks.\1.norm1"),
+    *(
+        (f"{_HEADS}/self_attention/{name}/{part}", rf"blocks.\1.attn.qkv.{x}", third)
+        for part, x in (("kernel", "weight"), ("bias", "bias"))
+        for name, third in zip(("query", "key", "value"), _THIRDS, strict=True)
+    ),
+    *_dense(f"{_HEADS}/self_attention/out", r"blocks.\1.attn.proj"),
+    *_norm(f"{_CHANNELS}/norm", r"blocks.\1.norm2"),
+    *_dense(f"{_CHANNELS}/feed_forward/wi", r"blocks.\1.mlp.fc1"),
+    *_dense(f"{_CHANNELS}/feed_forward/wo", r"blocks.\1.mlp.fc2"),
 )
 
 

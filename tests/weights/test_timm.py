@@ -1,31 +1,39 @@
-"""timm's gMLP and MLP-Mixer give the logits of their equations."""
+"""timm's image models give the logits of their equations, read and written again."""
 
 import json
 import warnings
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from scipy.special import erf
 
 import remixer_tf as rt
 from remixer_tf import configuration
 from remixer_tf.data.augmentation import resize_and_center_crop
+from remixer_tf.exporting import export_run
+from remixer_tf.models.build import build_model
+from remixer_tf.run import Run
 from remixer_tf.weights.formats import read_source
+from remixer_tf.weights.run import write_run
 from tests.settings import value_of
 from tests.weights.test_importing import imported
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
-D_MODEL, D_FF, D_TOKENS, TOKENS, PATCH = 6, 8, 5, 4, 2
+D_MODEL, D_FF, D_TOKENS, TOKENS, PATCH, HEADS = 6, 8, 5, 4, 2, 3
 
 
-def made_up_weights(gmlp):
+def made_up_weights(kind):
     """Two blocks under timm's names, for images of 4x4 pixels."""
     rng = np.random.default_rng(0)
+    stem = "patch_embed" if kind == "vit" else "stem"
     weights = {
-        "stem.proj.weight": rng.normal(size=(D_MODEL, 3, PATCH, PATCH)),
-        "stem.proj.bias": rng.normal(size=D_MODEL),
+        f"{stem}.proj.weight": rng.normal(size=(D_MODEL, 3, PATCH, PATCH)),
+        f"{stem}.proj.bias": rng.normal(size=D_MODEL),
     }
+    if kind == "vit":
+        weights["cls_token"] = rng.normal(size=(1, 1, D_MODEL))
+        weights["pos_embed"] = rng.normal(size=(1, TOKENS + 1, D_MODEL))
 
     def linear(name, d_out, d_in):
         weights[f"{name}.weight"] = rng.normal(size=(d_out, d_in)) * d_in**-0.5
@@ -35,22 +43,39 @@ def made_up_weights(gmlp):
         weights[f"{name}.weight"] = 1 + 0.3 * rng.normal(size=width)
         weights[f"{name}.bias"] = 0.3 * rng.normal(size=width)
 
+    def affine(name):
+        for part in ("alpha", "beta"):
+            weights[f"{name}.{part}"] = rng.normal(size=(1, 1, D_MODEL))
+
+    gmlp = kind == "gmlp"
     for block in ("blocks.0", "blocks.1"):
         if gmlp:
             norm(f"{block}.norm")
             norm(f"{block}.mlp_channels.gate.norm", D_FF // 2)
             linear(f"{block}.mlp_channels.gate.proj", TOKENS, TOKENS)
-        else:
+        elif kind == "mixer":
             norm(f"{block}.norm1")
             linear(f"{block}.mlp_tokens.fc1", D_TOKENS, TOKENS)
             linear(f"{block}.mlp_tokens.fc2", TOKENS, D_TOKENS)
             norm(f"{block}.norm2")
-        linear(f"{block}.mlp_channels.fc1", D_FF, D_MODEL)
-        linear(f"{block}.mlp_channels.fc2", D_MODEL, D_FF // 2 if gmlp else D_FF)
+        elif kind == "resmlp":
+            affine(f"{block}.norm1")
+            linear(f"{block}.linear_tokens", TOKENS, TOKENS)
+            affine(f"{block}.norm2")
+            for scale in ("ls1", "ls2"):
+                weights[f"{block}.{scale}"] = rng.normal(size=D_MODEL)
+        else:
+            norm(f"{block}.norm1")
+            linear(f"{block}.attn.qkv", 3 * D_MODEL, D_MODEL)
+            linear(f"{block}.attn.proj", D_MODEL, D_MODEL)
+            norm(f"{block}.norm2")
+        mlp = f"{block}.mlp" if kind == "vit" else f"{block}.mlp_channels"
+        linear(f"{mlp}.fc1", D_FF, D_MODEL)
+        linear(f"{mlp}.fc2", D_MODEL, D_FF // 2 if gmlp else D_FF)
         if gmlp:  # a small variance before the gate's norm, so that its epsilon shows
             weights[f"{block}.mlp_channels.fc1.weight"] *= 0.01
             weights[f"{block}.mlp_channels.fc1.bias"] *= 0.01
-    norm("norm")
+    affine("norm") if kind == "resmlp" else norm("norm")
     linear("head", 7, D_MODEL)
     return {name: x.astype("float32") for name, x in weights.items()}
 
@@ -71,17 +96,23 @@ def logits(weights, images, act=gelu):
         return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
 
     def norm(name, x, epsilon=1e-6):
+        if f"{name}.alpha" in w:
+            return x * w[f"{name}.alpha"] + w[f"{name}.beta"]
         x = x - x.mean(-1, keepdims=True)
         x = x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon)
         return x * w[f"{name}.weight"] + w[f"{name}.bias"]
 
+    stem = "stem" if "stem.proj.bias" in w else "patch_embed"
     patches = [
         np.einsum("nhwc,dchw->nd", images[:, y : y + PATCH, x : x + PATCH], kernel)
-        for kernel in [w["stem.proj.weight"]]
+        for kernel in [w[f"{stem}.proj.weight"]]
         for y in (0, PATCH)
         for x in (0, PATCH)
     ]
-    x = np.stack(patches, axis=1) + w["stem.proj.bias"]
+    x = np.stack(patches, axis=1) + w[f"{stem}.proj.bias"]
+    if is_vit := "cls_token" in w:
+        token = np.broadcast_to(w["cls_token"], (len(x), 1, D_MODEL))
+        x = np.concatenate([token, x], axis=1) + w["pos_embed"]
     for block in ("blocks.0", "blocks.1"):
         mlp = f"{block}.mlp_channels"
         if f"{block}.norm.weight" in w:
@@ -91,12 +122,33 @@ def logits(weights, images, act=gelu):
             gate = linear(f"{mlp}.gate.proj", gate).swapaxes(1, 2)
             x = x + linear(f"{mlp}.fc2", z * gate)
             continue
+        if is_vit:
+            x = x + attention(linear, f"{block}.attn", norm(f"{block}.norm1", x))
+            y = norm(f"{block}.norm2", x)
+            x = x + linear(f"{block}.mlp.fc2", act(linear(f"{block}.mlp.fc1", y)))
+            continue
         y = norm(f"{block}.norm1", x).swapaxes(1, 2)
+        if f"{block}.ls1" in w:
+            y = linear(f"{block}.linear_tokens", y).swapaxes(1, 2)
+            x = x + w[f"{block}.ls1"] * y
+            y = act(linear(f"{mlp}.fc1", norm(f"{block}.norm2", x)))
+            x = x + w[f"{block}.ls2"] * linear(f"{mlp}.fc2", y)
+            continue
         y = linear(f"{block}.mlp_tokens.fc2", act(linear(f"{block}.mlp_tokens.fc1", y)))
         x = x + y.swapaxes(1, 2)
         y = norm(f"{block}.norm2", x)
         x = x + linear(f"{mlp}.fc2", act(linear(f"{mlp}.fc1", y)))
-    return linear("head", norm("norm", x).mean(axis=1))
+    x = norm("norm", x)
+    return linear("head", x[:, 0] if is_vit else x.mean(axis=1))
+
+
+def attention(linear, name, x):
+    """timm's: a head has successive channels of each third of one product."""
+    heads, parts = [], np.split(linear(f"{name}.qkv", x), 3, axis=-1)
+    for q, k, v in zip(*(np.split(z, HEADS, axis=-1) for z in parts), strict=True):
+        weights = np.exp(q @ k.swapaxes(1, 2) / np.sqrt(D_MODEL / HEADS))
+        heads.append(weights / weights.sum(-1, keepdims=True) @ v)
+    return linear(f"{name}.proj", np.concatenate(heads, axis=-1))
 
 
 def write(folder, name, weights, **config):
@@ -106,10 +158,19 @@ def write(folder, name, weights, **config):
 
 
 @pytest.mark.parametrize(
-    "name, act", [("gmlp_s16_224", gelu), ("mixer_b16_224", gelu), ("gmlp_x", relu)]
+    "name, act",
+    [
+        ("gmlp_s16_224", gelu),
+        ("mixer_b16_224", gelu),
+        ("gmlp_x", relu),
+        ("resmlp_12_224", gelu),
+        ("deit_tiny_patch16_224", gelu),
+        ("vit_base_patch32_384", relu),
+    ],
 )
 def test_image_models(tmp_path, name, act):
-    weights = made_up_weights(gmlp=name[0] == "g")
+    kind = "vit" if "patch" in name else name.partition("_")[0]
+    weights = made_up_weights(kind)
     preprocessing = {
         "mean": [0, 0, 0],
         "std": [1, 1, 1],
@@ -119,15 +180,21 @@ def test_image_models(tmp_path, name, act):
         "input_size": [3, 4, 4],
     }
     names = [f"class {i}" for i in range(7)]
+    heads = {"num_heads": HEADS} if name.startswith("vit") else {}
     write(
         tmp_path,
         name,
         weights,
         pretrained_cfg=preprocessing,
         num_classes=7,
-        global_pool="avg",
+        global_pool="token" if kind == "vit" else "avg",
         label_names=names,
-        model_args={"act_layer": act.__name__, "embed_dim": 6, "img_size": [4, 4]},
+        model_args={
+            "act_layer": act.__name__,
+            "embed_dim": 6,
+            "img_size": [4, 4],
+            **heads,
+        },
     )
     model = imported(tmp_path, tmp_path)
     images = np.random.default_rng(1).normal(size=(3, 4, 4, 3))
@@ -177,7 +244,7 @@ def test_image_models(tmp_path, name, act):
     ],
 )
 def test_settings_that_the_models_here_lack(tmp_path, config, message):
-    write(tmp_path, "mixer_b16_224", made_up_weights(gmlp=False), **config)
+    write(tmp_path, "mixer_b16_224", made_up_weights("mixer"), **config)
     with pytest.raises(ValueError, match=message) as error:
         read_source(str(tmp_path))
     assert "\n" not in str(error.value)
@@ -187,7 +254,7 @@ def test_settings_that_change_nothing_are_named_once(tmp_path):
     cfg = {"tag": "in1k", "url": "x", "new": 1}
     args = {"drop_path_rate": 0.1}
     other = {"num_features": 6, "pretrained_cfg": cfg, "model_args": args, "odd": None}
-    write(tmp_path, "mixer_b16_224", made_up_weights(gmlp=False), **other, other=2)
+    write(tmp_path, "mixer_b16_224", made_up_weights("mixer"), **other, other=2)
     (tmp_path / "more.json").write_text("{}")
     (tmp_path / "README.md").write_text("")
     (line,) = read_source(str(tmp_path)).remarks()
@@ -202,10 +269,53 @@ def test_the_first_form_of_the_file(tmp_path):
     names = [f"class {i}" for i in range(7)]
     fields = {"mean": [0, 0, 0], "std": [1, 1, 1], "interpolation": "lanczos"}
     fields |= {"labels": names, "num_classes": 7, "url": "x", "first_conv": "stem.proj"}
-    write(tmp_path, "mixer_b16_224", made_up_weights(gmlp=False), **fields, new=1)
+    write(tmp_path, "mixer_b16_224", made_up_weights("mixer"), **fields, new=1)
     source = read_source(str(tmp_path))
     assert source.bindings["normalize.std"] == (255.0,) * 3
     assert source.bindings["resize_and_center_crop.method"] == "lanczos3"
     assert source.bindings["image_to_class.classes"] == tuple(names)
     (line,) = source.remarks()
     assert line.endswith(": new in pretrained_cfg in config.json")
+
+
+@pytest.mark.parametrize("kind", ["vit", "gmlp"])
+def test_an_export_gives_the_logits_of_the_run(tmp_path, kind):
+    """A ViT of any size; a gMLP with its class token is none of timm's."""
+    sizes = {"D_MODEL": 6, "D_FF": 8, "NUM_LAYERS": 2, "IMAGE_SIZE": 4, "PATCH_SIZE": 2}
+    sizes |= {"NUM_CLASSES": 7}
+    sizes |= {"NUM_HEADS": HEADS, "D_KV": 2} if kind == "vit" else {}
+    bindings = [f"{name} = {value}" for name, value in sizes.items()]
+    bindings += ["image_to_class.classes = ('a', 'b', 'c', 'd', 'e', 'f', 'g')"]
+    files = [f"models/{'deit_ti' if kind == 'vit' else 'gmlp_ti'}.gin"]
+    settings = configuration.read([*files, "runs/imagenet.gin"], bindings)
+    run = settings.call(Run)
+    model = build_model(run.model, "float32")
+    rng = np.random.default_rng(2)
+    for variable in model.trainable_variables:
+        variable.assign(rng.normal(size=variable.shape).astype("float32"))
+    folder = str(tmp_path / "run")
+    write_run(folder, model, settings, {})
+    out = str(tmp_path / "timm")
+    if kind == "gmlp":
+        with pytest.raises(ValueError, match="class_token and 2 more, next to a gMLP"):
+            export_run(settings, run, folder, out, format="timm")
+        assert not (tmp_path / "timm").exists()
+        return
+    assert export_run(settings, run, folder, out, format="timm") == []
+    weights = load_file(f"{out}/model.safetensors")
+    images = rng.normal(size=(3, 4, 4, 3)).astype("float32")
+    expected = np.array(model({"images": images}))[:, 0]
+    np.testing.assert_allclose(logits(weights, images), expected, rtol=1e-4, atol=1e-4)
+    config = json.loads((tmp_path / "timm" / "config.json").read_text())
+    assert config["global_pool"] == "token" and config["label_names"][6] == "g"
+    args = {"img_size": 4, "patch_size": 2, "embed_dim": 6, "depth": 2, "num_heads": 3}
+    assert config["model_args"] == {**args, "mlp_ratio": 8 / 6}
+    mean = config["pretrained_cfg"]["mean"]
+    np.testing.assert_allclose(mean, (0.485, 0.456, 0.406))  # ImageNet's
+
+
+def test_architectures_of_other_equations_are_refused(tmp_path):
+    for name in ("deit_tiny_distilled_patch16_224", "vit_base_patch16_siglip_224"):
+        write(tmp_path, name, made_up_weights("vit"))
+        with pytest.raises(ValueError, match=f"timm's {name}. Expected: gmlp"):
+            read_source(str(tmp_path))

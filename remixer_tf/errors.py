@@ -3,13 +3,22 @@
 A check's one message comes before anything else fails.
 """
 
+import contextlib
 import difflib
 import importlib
 import inspect
 import math
 import numbers
 import os
+import re
 
+# Around a message that an operation of TensorFlow's fails with.
+QUOTE_START, QUOTE_END = "data error <<", ">>"
+_QUOTED = re.compile(
+    rf"^remixer_tf\.errors\.(?P<kind>\w+): (?P<line>.*)$"
+    rf"|{QUOTE_START}(?P<text>(?s:.*?)){QUOTE_END}",
+    re.MULTILINE,
+)
 _SHOWN = 5  # names in a message
 
 
@@ -54,6 +63,33 @@ class NotFiniteError(UserError, FloatingPointError):
 
 class MissingLibraryError(UserError, ImportError):
     """An optional library is not installed."""
+
+
+@contextlib.contextmanager
+def quoted_errors():
+    """Around what runs TensorFlow: a `UserError` that it quotes is raised as itself."""
+    try:
+        yield
+    except Exception as error:
+        if found := quoted(error):
+            raise found from None
+        raise
+
+
+def quoted(error):
+    """Returns the `UserError` that an error of TensorFlow's quotes, or None.
+
+    If Python that a dataset or a graph calls raises one, as in `from_generator`,
+    TensorFlow makes it a text of many lines. An operation can fail with a message
+    between `QUOTE_START` and `QUOTE_END`.
+    """
+    if not type(error).__module__.startswith("tensorflow."):
+        return None
+    *_, found = (None, *_QUOTED.finditer(str(error)))
+    if found is None:
+        return None
+    kind = globals().get(found["kind"] or "", UserError)
+    return kind(found["line"] or found["text"])
 
 
 def library(module, what, extra):

@@ -17,7 +17,7 @@ import threading
 import traceback
 
 from remixer_tf import console
-from remixer_tf.errors import UserError, nearest, printable, too_old
+from remixer_tf.errors import UserError, nearest, printable, quoted, too_old
 
 COMMANDS = (
     *("train", "sweep", "eval", "infer", "score", "serve", "export"),
@@ -114,6 +114,7 @@ def errors_in_one_line():
         _end_soon(130, _WAIT)
         sys.exit(130)
     except Exception as error:
+        error = quoted(error) or error
         user = isinstance(error, UserError)
         message = str(error) if user else too_old(error) or _of_machine(error)
         message = message or _of_own_code(error)

@@ -10,9 +10,17 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.checkpoints.damage import first_line
-from remixer_tf.errors import MissingFileError, StorageError, UserError, shorten
+from remixer_tf.errors import (
+    QUOTE_END,
+    QUOTE_START,
+    MissingFileError,
+    StorageError,
+    UserError,
+    quoted,
+    quoted_errors,
+    shorten,
+)
 
-_START, _END = "data error <<", ">>"
 _OF_SEQIO = "Task dataset", "Dataset has too few files"  # how its messages begin
 
 
@@ -40,33 +48,25 @@ def files_near(path, pattern):
 
 def fail_unless(condition, message):
     """Returns an op for `tf.data.Dataset.map` that fails with `message`, a string."""
-    return tf.debugging.Assert(condition, [tf.strings.join([_START, message, _END])])
+    text = tf.strings.join([QUOTE_START, message, QUOTE_END])
+    return tf.debugging.Assert(condition, [text])
 
 
 @contextlib.contextmanager
 def data_errors():
-    """Around `next(iterator)`: a failed `fail_unless` becomes a plain ValueError.
+    """Around `next(iterator)`: an error of the data becomes a plain ValueError.
 
-    So does a record that TensorFlow finds damaged.
+    It may be of `fail_unless`, of Python that a dataset calls, or a damaged record.
     """
     try:
-        yield
+        with quoted_errors():
+            yield
     except tf.errors.DataLossError as error:
         raise UserError(
             f"A file that the task reads is damaged: {first_line(error)}. Copy the "
             "task's files again. Those of a cache are compared with their checksums "
             "when training starts: run the same command again to see which."
         ) from None
-    except tf.errors.InvalidArgumentError as error:
-        if not (message := _failed(error)):
-            raise
-        raise UserError(message) from None
-
-
-def _failed(error):
-    """The message of a failed `fail_unless`; None of another error."""
-    found = re.search(f"{_START}(.*?){_END}", str(error), re.DOTALL)
-    return found and found[1]
 
 
 @contextlib.contextmanager
@@ -83,8 +83,8 @@ def reading(task, split):
     except UserError:
         raise
     except (OSError, tf.errors.OpError, no_dataset()) as error:
-        if message := _failed(error):
-            raise UserError(message) from None
+        if found := quoted(error):
+            raise found from None
         missing = FileNotFoundError, tf.errors.NotFoundError, no_dataset()
         kind = MissingFileError if isinstance(error, missing) else StorageError
         if "Traceback" not in str(error):  # as of Python that a dataset calls

@@ -408,6 +408,14 @@ def test_a_users_error_is_one_line_and_a_bug_is_not(capsys):
     message = capsys.readouterr().err
     assert message == "error: a stranger's \\x1b[31m \\x9b, in two lines\n"
 
+    def check(number):
+        raise configuration.UserError("Row 3 has no answer.")
+
+    rows = tf.data.Dataset.range(1).map(lambda n: tf.py_function(check, [n], n.dtype))
+    with pytest.raises(SystemExit), errors_in_one_line():
+        list(rows)
+    assert capsys.readouterr().err == "error: Row 3 has no answer.\n"
+
     with pytest.raises(TypeError), errors_in_one_line():
         os.path.join(1)
     with pytest.raises(ValueError), errors_in_one_line():

@@ -6,9 +6,10 @@ import tensorflow as tf
 
 from remixer_tf.data.caching import write_caches
 from remixer_tf.data.eval_batches import read_examples
+from remixer_tf.data.failures import data_errors
 from remixer_tf.data.pipeline import Batching, train_dataset
 from remixer_tf.data.vocabulary_training import read_texts
-from remixer_tf.errors import UserError
+from remixer_tf.errors import MissingFileError, UserError
 
 LENGTHS = {"inputs": 8, "targets": 8}
 TEXT = tf.io.FixedLenFeature([], tf.string)
@@ -131,6 +132,22 @@ def broken_row():
 def rows_of_python(split, shuffle_files):
     signature = dict.fromkeys(LENGTHS, tf.TensorSpec([], tf.string))
     return tf.data.Dataset.from_generator(broken_row, output_signature=signature)
+
+
+@pytest.mark.parametrize("function", [tf.py_function, tf.numpy_function])
+def test_a_users_error_in_a_graph_is_one_line(function):
+    def check(line):
+        raise MissingFileError(f"There is no {line!r:.9}")
+
+    def read(split, shuffle_files):
+        data = tf.data.Dataset.from_tensors("a")
+        data = data.map(lambda line: function(check, [line], tf.string))
+        return data.map(lambda line: dict.fromkeys(LENGTHS, tf.reshape(line, [])))
+
+    with pytest.raises(MissingFileError, match="^There is no "):
+        read_examples(calls(read), "train", LENGTHS)
+    with pytest.raises(MissingFileError, match="^There is no "), data_errors():
+        next(iter(read("train", False)))
 
 
 @pytest.mark.parametrize("read", [raises(KeyError("row 2")), rows_of_python])

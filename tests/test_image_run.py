@@ -100,5 +100,5 @@ def test_a_class_that_the_model_lacks(tmp_path, folder):
     more = ["--gin.NUM_CLASSES=2", "--gin.image_dataset.mixing=[]"]
     with pytest.raises(ValueError, match="the class 2, but the model's num_classes is"):
         run_command("train", arguments(tmp_path, folder, 2, *more))
-    with pytest.raises(ValueError, match="Expected logits"):
+    with pytest.raises(ValueError, match="Expected targets"):
         run_command("train", arguments(tmp_path, folder, 2, more[0]))

@@ -7,8 +7,9 @@ import inspect
 import keras
 from keras import ops
 
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, quoted_errors
 from remixer_tf.layers.saving import SavesParts
+from remixer_tf.models import streams
 from remixer_tf.models.adapters import Lora, adapt
 from remixer_tf.objectives.batches import (
     check_known_ids,
@@ -31,6 +32,8 @@ def _reads_batches(method):
 
     @functools.wraps(method)
     def call(self, *args, **kwargs):
+        if kwargs.get("_use_cached_eval_dataset"):  # by `fit`, which has checked it
+            return method(self, *args, **kwargs)
         ours = {"compute_loss": KerasModel, step: keras.Model}
         ours = all(getattr(type(self), k) is getattr(v, k) for k, v in ours.items())
         if ours:
@@ -43,12 +46,18 @@ def _reads_batches(method):
         if values.get("class_weight") == {}:  # It weighs nothing.
             values["class_weight"] = None
         if values.get("class_weight") is not None:
-            self._check_class_weight(*_specified(*data)[:2])
+            self._check_class_weight(*streams.first_batch(*data)[:2])
         values.update(zip(names, self._checked(*data, of_ids), strict=True))
         if (validation := values.get("validation_data")) is not None:
             data = keras.utils.unpack_x_y_sample_weight(validation)
             values["validation_data"] = self._checked(*data, of_ids)
-        return method(*given.args, **given.kwargs)
+        try:
+            with quoted_errors():
+                return method(*given.args, **given.kwargs)
+        except Exception:
+            # Keras' `evaluate` on JAX would lose the weights that its steps returned.
+            getattr(self, "jax_state_sync", lambda: None)()
+            raise
 
     return call
 
@@ -108,22 +117,24 @@ class KerasModel(SavesParts, keras.Model):
     def _checked(self, x, y, rows, of_ids):
         """Keras' data, with a batch's own targets where only its rows have weights.
 
-        The ids that the model reads are checked, and if the loss reads ids, targets.
+        The ids that the model reads are checked, and if the loss reads ids, targets;
+        those of a stream batch by batch.
         """
+        if of_ids:
+            self._check_kind(_own_targets(*streams.first_batch(x, y, rows))[0])
+        stream = streams.checked(x, functools.partial(self._checked, of_ids=of_ids))
+        if stream is not x:
+            return stream, y, rows
         check_known_ids(x, self, *self.token_inputs)
         if y is None and rows is not None and isinstance(x, dict):
             y, weights = targets_and_weights(x)
             rows = _weigh_rows(weights, rows)
         if of_ids:
-            batch, targets, weights = _specified(x, y, rows)
-            if targets is None and isinstance(batch, dict):
-                targets, weights = targets_and_weights(batch)
-            self._check_kind(targets)
-            check_known_targets(targets, weights, self)
+            check_known_targets(*_own_targets(x, y, rows), self)
         return x, y, rows
 
     def _check_kind(self, targets):
-        """Raises a classifier's `CrossEntropy`'s errors of targets, if they are known.
+        """Raises `CrossEntropy`'s errors of targets, if their shape is known.
 
         In a graph TensorFlow may have lost their rank, see `_of_positions`.
         """
@@ -131,12 +142,14 @@ class KerasModel(SavesParts, keras.Model):
         classes = getattr(self, "num_classes", None)
         shape = getattr(targets, "shape", None)
         dtype = getattr(targets, "dtype", None)
-        if not ours or not classes or dtype is None or shape is None:
+        if not ours or not self.gives_logits or dtype is None or shape is None:
             return
-        if getattr(shape, "rank", 0) is not None:
-            lacks = _lack_one(shape, classes)
-            shape = (shape[0], 1, *shape[1:]) if lacks else tuple(shape)
-            check_targets((None, 1, classes), shape, getattr(dtype, "name", dtype))
+        if getattr(shape, "rank", 0) is None:
+            return
+        if classes and _lack_one(shape, classes):
+            shape = shape[0], 1, *shape[1:]
+        logits = (None, 1, classes) if classes else (None, None, None)
+        check_targets(logits, tuple(shape), getattr(dtype, "name", dtype))
 
     def _get_jax_state(self, **options):
         """Keras' values of variables on JAX, which stay in the variables too.
@@ -235,10 +248,9 @@ class KerasModel(SavesParts, keras.Model):
         self.build()
 
 
-def _specified(x, y, rows):
-    """Keras' data, or the specifications of a Dataset's."""
-    spec = getattr(x, "element_spec", None)
-    return (x, y, rows) if spec is None else keras.utils.unpack_x_y_sample_weight(spec)
+def _own_targets(x, y, rows):
+    """Targets and weights: those given, or those of a batch alone."""
+    return targets_and_weights(x) if y is None and isinstance(x, dict) else (y, rows)
 
 
 def _reads_ids(loss):

@@ -373,15 +373,18 @@ def _check_shapes(logits, targets, *weights):
         )
     soft = len(targets.shape) == len(logits.shape)
     positions = logits.shape[:-1]
-    if not _fit(logits.shape if soft else positions, targets.shape) or not all(
-        _fit(positions, one.shape) for one in weights
-    ):
-        of_weights = "".join(f", weights {tuple(one.shape)}" for one in weights)
+    ids, shares = _axes(positions), _axes(logits.shape)
+    if not _fit(logits.shape if soft else positions, targets.shape):
         raise UserError(
-            "Expected logits [batch, length, vocab_size], targets [batch, length] (or "
-            "of the shape of the logits) and weights [batch, length]. Received: "
-            f"logits {tuple(logits.shape)}, targets {tuple(targets.shape)}{of_weights}"
+            f"Expected targets {ids}, an id for each position, or {shares}, the share "
+            f"of each class. Received: targets {_axes(targets.shape)}"
         )
+    for one in weights:
+        if not _fit(positions, one.shape):
+            raise UserError(
+                f"Expected weights {ids}, a number for each position. Received: "
+                f"weights {_axes(one.shape)}"
+            )
 
 
 def check_targets(logits_shape, shape, dtype):
@@ -411,6 +414,13 @@ def _check_coefficients(z_loss, label_smoothing):
     check_numbers(z_loss=z_loss)
     expected = "a number in [0, 1)"
     check_range("label_smoothing", label_smoothing, expected, lambda x: 0 <= x < 1)
+
+
+def _axes(shape):
+    """A shape as text: `[4, 8]`, with names in place of numbers that are not known."""
+    names = ("batch", "length", "classes", *map(str, shape[3:]))
+    axes = zip(names, shape, strict=False)
+    return f"[{', '.join(name if n is None else str(n) for name, n in axes)}]"
 
 
 def _fit(shape, other):

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import ops
 
 import remixer_tf as rt
-from remixer_tf.errors import UserError
+from remixer_tf.errors import MissingFileError, UserError
 from remixer_tf.layers import Context, SelfAttention, Sublayer
 from remixer_tf.models import (
     ClassificationHead,
@@ -159,7 +159,7 @@ def test_fit_weighs_rows_of_a_batch_alone():
     model.compile(sgd, run_eagerly=keras.backend.backend() == "tensorflow")
     # Keras on JAX would take the weights out of the model before it finds a mistake.
     wrong = {**batch, "labels": np.zeros([4, 2], "int32")}
-    with pytest.raises(UserError, match=r"^Expected logits \[batch, length, vocab_si"):
+    with pytest.raises(UserError, match=r"^Expected targets \[batch, 1\], an id for"):
         model.fit(wrong, verbose=0)
     validation = (batch, None, rows)
     history = model.fit(
@@ -259,6 +259,77 @@ def test_targets_of_no_class_are_refused():
     tokens = {"decoder_input_tokens": np.ones([2, 4], "int32")}
     with pytest.raises(UserError, match="token id 11, but the model's vocab_size is"):
         writer.fit(tokens, np.full([2, 4], 11))
+    message = r"^Expected targets \[batch, length\], an id .* targets \[(2|batch)\]$"
+    for targets, error in (
+        (np.ones(2, "int32"), message),
+        (np.ones([2, 4]), "^targets must be integers, or floats for each class"),
+    ):
+        for given in ((tokens, targets), (dataset((tokens, targets)),)):
+            with pytest.raises(UserError, match=error):
+                writer.fit(*given, verbose=0)
+
+
+class Batches(keras.utils.PyDataset):
+    def __init__(self, *batches):
+        super().__init__()
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        return self.batches[index]
+
+
+def dataset(*batches):
+    specs = keras.tree.map_structure(
+        lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), batches[0]
+    )
+    return tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=specs)
+
+
+@pytest.mark.parametrize("stream", [dataset, Batches, lambda *b: (x for x in b)])
+def test_ids_of_a_stream_are_checked_batch_by_batch(stream):
+    model = tiny_encoder("bert", functools.partial(ClassificationHead, 3))
+    model.compile("sgd", run_eagerly=keras.backend.backend() == "tensorflow")
+    right, wrong = np.array([0, 2]), np.array([0, 3])
+    tokens, unknown = np.ones([2, 8], "int32"), np.full([2, 8], 99, "int32")
+    first = {"encoder_input_tokens": tokens}, right
+    message = "^The data holds the class 3, but the model's num_classes is 3. Set NUM"
+    for method in (model.fit, model.evaluate):
+        with pytest.raises(UserError, match=message):
+            method(stream(first, ({"encoder_input_tokens": tokens}, wrong)), verbose=0)
+    with pytest.raises(UserError, match="the token id 99, but the model's vocab_size"):
+        model.fit(stream(first, ({"encoder_input_tokens": unknown}, right)), verbose=0)
+    ignored = np.array([1.0, 0.0])  # The weight of a target that may be any.
+    found = model.evaluate(stream((first[0], wrong, ignored)), verbose=0)
+    assert found == model.evaluate(first[0], right, sample_weight=ignored, verbose=0)
+
+
+def test_a_users_error_in_a_stream_is_one_line():
+    model = tiny_encoder("bert", functools.partial(ClassificationHead, 3))
+    model.compile("sgd", run_eagerly=keras.backend.backend() == "tensorflow")
+    batch = {"encoder_input_tokens": np.ones([2, 8], "int32")}, np.array([0, 2])
+
+    def rows():
+        yield batch
+        raise MissingFileError("There is no file b.tsv.")
+
+    specs = keras.tree.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), batch)
+    data = tf.data.Dataset.from_generator(rows, output_signature=specs)
+    for given in (rows(), data):
+        with pytest.raises(MissingFileError, match="^There is no file b.tsv.$"):
+            model.fit(given, verbose=0)
+
+
+def test_class_weight_of_batches_alone_is_refused():
+    model = tiny_encoder("bert", functools.partial(ClassificationHead, 3))
+    model.compile("sgd")
+    ones = np.ones([2, 1], "int32")
+    batch = {"labels": ones, "label_weights": ones}
+    batch["encoder_input_tokens"] = np.ones([2, 8], "int32")
+    with pytest.raises(UserError, match="^class_weight weighs rows by their class"):
+        model.fit(Batches(batch), class_weight={1: 2.0}, verbose=0)
 
 
 @pytest.mark.parametrize("method", ["train_step", "compute_loss"])

@@ -51,6 +51,8 @@ def make_place():
 
     try:
         _place = tempfile.mkdtemp(prefix=_PLACE)
+        with contextlib.suppress(OSError):  # a file system without locks
+            _lock(_place)
         full = shutil.disk_usage(_place).free < _ROOM
     except OSError as error:
         _say(error)
@@ -72,6 +74,7 @@ def find():
     if _place is None or not are_wanted():
         return None
     try:
+        _remove_abandoned(os.path.dirname(_place))
         store = _store("tensorflow")
         _link(store, _place)
     except OSError as error:
@@ -79,6 +82,42 @@ def find():
         return None
     atexit.register(_join, os.getpid(), store, _place)
     return store
+
+
+def _lock(place):
+    """Locks a folder until this process ends, or closes what this returns, an int.
+
+    Raises an OSError if another process has locked it.
+    """
+    import fcntl
+
+    descriptor = os.open(place, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove_abandoned(parent):
+    """Removes this user's folders of links whose processes were killed.
+
+    No process has locked them. They are a day old: a newer one may be about to be
+    locked.
+    """
+    import shutil
+    import time
+
+    for entry in os.scandir(parent):
+        if not entry.name.startswith(_PLACE):
+            continue
+        with contextlib.suppress(OSError):  # locked, or another process removes it
+            found = entry.stat(follow_symlinks=False)
+            if found.st_uid == os.geteuid() and time.time() - found.st_mtime > _DAY:
+                descriptor = _lock(entry.path)
+                shutil.rmtree(entry.path, ignore_errors=True)
+                os.close(descriptor)
 
 
 def _forget_place():

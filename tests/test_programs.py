@@ -151,6 +151,24 @@ def test_children_have_a_folder_of_their_own(find, tmp_path, monkeypatch):
     assert os.environ["TF_XLA_FLAGS"] == own
 
 
+def test_folders_of_killed_processes_go_a_day_later(find, tmp_path):
+    """A process has locked its own, until it ends."""
+    killed, lives, new = (f"{programs._PLACE}{i}" for i in range(3))
+    for name in (killed, lives, new, "another"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "link").symlink_to(tmp_path / "another")
+    for name in (killed, lives, "another"):
+        os.utime(tmp_path / name, (1, 1))
+    descriptor = programs._lock(tmp_path / lives)
+    find(tmp_path / "store")
+    others = {"another", "place", "store", new}
+    assert {path.name for path in tmp_path.iterdir()} == {lives, *others}
+    os.close(descriptor)
+    programs._remove_abandoned(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == others
+    assert (tmp_path / "another" / "link").is_symlink()
+
+
 @pytest.mark.parametrize("kind", ["file", "others may write", "of another user"])
 def test_a_folder_that_cannot_be_used_is_one_line(
     tmp_path, find, monkeypatch, capsys, kind

@@ -72,7 +72,12 @@ def choose_step(model_dir, step=None):
             "to the folder of a run."
         )
     if step == "best":
-        step = _best_step(model_dir)
+        if not (best := best_steps(model_dir)):
+            raise MissingFileError(
+                f"There is no {os.path.join(model_dir, 'best.json')}: training writes "
+                "it where Checkpointing.best = @Best(). Name a step."
+            )
+        step = best[-1]
     if step is not None and step not in steps:
         raise MissingFileError(
             f"There is no checkpoint of step {step} in {directory}. It holds those of "
@@ -378,18 +383,22 @@ def hash_checkpoint(folder):
     return digest.hexdigest()[:16]
 
 
-def _best_step(model_dir):
-    """Returns the step in best.json. Training with `Best` writes it."""
+def best_steps(model_dir):
+    """Returns the steps that <model_dir>/best.json names, a list of int, the best last.
+
+    The others, of earlier configurations, keep their checkpoints. The list is empty
+    without the file, which training writes. Raises a UserError if it is damaged.
+    """
     path = os.path.join(model_dir, "best.json")
     if not tf.io.gfile.exists(path):
-        raise MissingFileError(
-            f"There is no {path}: training writes it where Checkpointing.best = "
-            "@Best(). Name a step."
-        )
-    try:
-        return int(read_json(path)["step"])
-    except (ValueError, KeyError, TypeError):
-        raise UserError(
-            f"{path} is damaged: it names no step. Name one, as --step=1000. Without "
-            "the file training goes on, and writes it after its next evaluation."
-        ) from None
+        return []
+    best = read_json(path)
+    if isinstance(best, dict) and isinstance(best.get("earlier_steps", []), list):
+        *earlier, step = *best.get("earlier_steps", []), best.get("step")
+        if all(type(step) is int for step in (*earlier, step)):
+            return [*dict.fromkeys(x for x in earlier if x != step), step]
+    raise UserError(
+        f"{path} is damaged. It names the best step, and steps whose checkpoints stay. "
+        "Restore it, or remove it: training then keeps the best step of its "
+        "configuration alone. To read another step, name it, as --step=1000."
+    )

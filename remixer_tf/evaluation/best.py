@@ -3,10 +3,10 @@
 import math
 import os
 
+from remixer_tf.checkpoints.reading import best_steps
 from remixer_tf.checkpoints.whole_folder import write_json
 from remixer_tf.errors import UserError, check_choices, nearest
 from remixer_tf.evaluation.results import metrics_by_name
-from remixer_tf.training.run_files import best_steps
 
 
 class Best:

@@ -18,6 +18,7 @@ from absl import logging
 from remixer_tf import console
 from remixer_tf.checkpoints.reading import (
     available_steps,
+    best_steps,
     checkpoint_path,
     hash_checkpoint,
 )
@@ -26,7 +27,6 @@ from remixer_tf.engines.engine import Host
 from remixer_tf.errors import NotFiniteError
 from remixer_tf.objectives.batches import targets_and_weights
 from remixer_tf.training.logs import Totals
-from remixer_tf.training.run_files import best_steps
 from remixer_tf.training.run_folder import RunLock
 from remixer_tf.training.session import Session
 

@@ -21,11 +21,9 @@ from tensorflow.python.ops.summary_ops_v2 import import_event
 
 from remixer_tf.checkpoints.whole_folder import (
     finite,
-    read_json,
     write_json,
     write_whole,
 )
-from remixer_tf.errors import UserError
 
 _SHOWN = 10
 
@@ -164,22 +162,3 @@ def remove_summary(model_dir):
     path = os.path.join(model_dir, "train_summary.json")
     if tf.io.gfile.exists(path):
         tf.io.gfile.remove(path)
-
-
-def best_steps(model_dir):
-    """Returns the steps that <model_dir>/best.json names, a list of int, each once.
-
-    Raises a UserError if the file is damaged: checkpoints stay that it alone names.
-    """
-    path = os.path.join(model_dir, "best.json")
-    if not tf.io.gfile.exists(path):
-        return []
-    best = read_json(path)
-    if isinstance(best, dict) and isinstance(best.get("earlier_steps", []), list):
-        steps = [*best.get("earlier_steps", []), best.get("step")]
-        if all(type(step) is int for step in steps):
-            return [*dict.fromkeys(steps)]
-    raise UserError(
-        f"{path} is damaged. It names steps whose checkpoints stay. Restore it, or "
-        "remove it: training then keeps the best step of this configuration alone."
-    )

@@ -7,11 +7,15 @@ from remixer_tf.layers.bert import (
     BertSelfAttention,
     PositionalAttention,
 )
+from remixer_tf.layers.dense_synthesizer import DenseSynthesizer
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.feed_forward import FeedForward, GatedFeedForward
+from remixer_tf.layers.fourier import FourierMixing
+from remixer_tf.layers.gaussian_attention import GaussianAttention
 from remixer_tf.layers.gmlp import GatedMLP, SpatialGatingUnit, TinyAttention
 from remixer_tf.layers.learned_routers import GShardRouter, SwitchRouter
 from remixer_tf.layers.length_mixing import LengthMixing
+from remixer_tf.layers.masked_mixer import MaskedMixer
 from remixer_tf.layers.mixture import MoE
 from remixer_tf.layers.mlp_mixer import (
     BlockTokenMLP,
@@ -22,6 +26,8 @@ from remixer_tf.layers.normalization import Affine, LayerNorm, RMSNorm
 from remixer_tf.layers.patches import PatchEmbedding
 from remixer_tf.layers.position_bias import RelativePositionBias
 from remixer_tf.layers.position_embedding import PositionEmbedding
+from remixer_tf.layers.projected_mixing import ProjectedMixing
+from remixer_tf.layers.random_synthesizer import RandomSynthesizer
 from remixer_tf.layers.remixer import RemixerBlock
 from remixer_tf.layers.routers import (
     BaseRouter,
@@ -33,6 +39,7 @@ from remixer_tf.layers.saving import register
 from remixer_tf.layers.sowing import MixingFacts, capture, sow
 from remixer_tf.layers.sparse_gate import SparseSpatialGate
 from remixer_tf.layers.toeplitz import create_toeplitz_matrix
+from remixer_tf.layers.triangular import TriangularMixing
 
 __all__ = [
     "Affine",
@@ -43,21 +50,27 @@ __all__ = [
     "Context",
     "CrossAttention",
     "DecodeState",
+    "DenseSynthesizer",
     "Dropout",
     "FeedForward",
+    "FourierMixing",
+    "GShardRouter",
     "GatedFeedForward",
     "GatedMLP",
-    "GShardRouter",
+    "GaussianAttention",
     "HashRouter",
     "LayerNorm",
     "LengthMixing",
+    "MaskedMixer",
     "MixingFacts",
     "MoE",
     "PatchEmbedding",
     "PositionEmbedding",
     "PositionWise",
     "PositionalAttention",
+    "ProjectedMixing",
     "RMSNorm",
+    "RandomSynthesizer",
     "RelativePositionBias",
     "RemixerBlock",
     "Router",
@@ -70,6 +83,7 @@ __all__ = [
     "SwitchRouter",
     "TinyAttention",
     "TokenMixingMLP",
+    "TriangularMixing",
     "capture",
     "create_toeplitz_matrix",
     "sow",

@@ -117,14 +117,7 @@ class LengthMixing(Sublayer):
             )
         self.group = channels // heads  # channels of a head
         self.dropout.build()
-        weights = (2 * n - 1,) if self.toeplitz else (n, n)  # (n, n): target, source
-        self.mixing_matrix = self.add_weight(
-            name="mixing_matrix",
-            shape=(heads, *weights),  # [heads, 2n-1] or [heads, n, n]
-            axes=("mixing_heads", *(None for _ in weights)),
-            initializer=self.kernel_initializer,
-            autocast=False,
-        )
+        self._build_matrix()
         if self.use_bias:
             self.spatial_bias = self.add_weight(
                 name="spatial_bias",
@@ -134,6 +127,18 @@ class LengthMixing(Sublayer):
                 initializer=self.bias_initializer,
                 autocast=False,
             )
+
+    def _build_matrix(self):
+        """Makes `mixing_matrix`; a subclass may compute it, see `MadeMatrix`."""
+        heads, n = self.num_mixing_heads, self.max_length
+        weights = (2 * n - 1,) if self.toeplitz else (n, n)  # (n, n): target, source
+        self.mixing_matrix = self.add_weight(
+            name="mixing_matrix",
+            shape=(heads, *weights),  # [heads, 2n-1] or [heads, n, n]
+            axes=("mixing_heads", *(None for _ in weights)),
+            initializer=self.kernel_initializer,
+            autocast=False,
+        )
 
     def call(self, x: Tensor, context: Context, training: bool = False) -> Tensor:
         n, channels = x.shape[1:]
@@ -307,3 +312,25 @@ class LengthMixing(Sublayer):
         length = x.shape[1]
         x = ops.reshape(x, (-1, length, self.num_mixing_heads, self.group))
         return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, length, self.group))
+
+
+class MadeMatrix(LengthMixing):
+    """`LengthMixing` whose M is computed, by `make_matrix`, from other weights or none.
+
+    A subclass overrides `_build_matrix`, which makes the weights, and `make_matrix`.
+    Arguments, call arguments and returns: see `LengthMixing`.
+    """
+
+    def _build_matrix(self):
+        """No weights."""
+
+    def make_matrix(self) -> Tensor:
+        """Float32 `[heads, max_length, max_length]`, or `[heads, 2 max_length - 1]`."""
+        raise NotImplementedError
+
+    @property
+    def mixing_matrix(self):
+        return self.make_matrix()
+
+    def int8_axes(self) -> dict[str, int]:
+        return {}

@@ -1,0 +1,63 @@
+"""Each mixer of gin/mixers in each kind of model: it builds, with known costs."""
+
+import functools
+import pathlib
+
+import keras
+import pytest
+
+from remixer_tf import configuration
+from remixer_tf.analysis.costs import count
+from tests.settings import value_of
+
+MIXERS = pathlib.Path(configuration.gin_folder()) / "mixers"
+SIZES = [
+    *("D_MODEL = 12", "D_FF = 24", "D_KV = 4", "NUM_HEADS = 2", "VOCAB_SIZE = 40"),
+    "MAX_LENGTH = 16",
+]
+# Macros that some mixers alone read.
+OWN = {"SESSION": 4, "D_TOKENS": 8, "KERNEL": 3, "D_POSITIONS": 6, "D_HIDDEN": 6}
+LAYERS = {
+    "mixing_mlm": ["NUM_LAYERS = 1"],
+    "mixing_lm": ["NUM_LAYERS = 1"],
+    "mixing_seq2seq": ["NUM_ENCODER_LAYERS = 1", "NUM_DECODER_LAYERS = 1"],
+}
+FOR_ENCODERS = {"fnet": "FNet has no form that hides later ones"}
+
+pytestmark = pytest.mark.usefixtures("clear_gin")
+
+
+def tiny(mixer, stack, *bindings):
+    """The configuration of a model of one layer with the mixer."""
+    files = [f"architectures/{stack}.gin", f"mixers/{mixer}.gin"]
+    own = [
+        f"{name} = {value}"
+        for name, value in OWN.items()
+        if f"%{name}\n" in (MIXERS / f"{mixer}.gin").read_text()
+    ]
+    text = SIZES[:2] + SIZES[4:] + LAYERS[stack] + own + list(bindings)
+    heads = "%NUM_HEADS" in (MIXERS / f"{mixer}.gin").read_text()
+    if heads or stack == "mixing_seq2seq":
+        text += SIZES[2:4]
+    return configuration.read(files, text, complete=False)
+
+
+@pytest.mark.parametrize("stack", LAYERS)
+@pytest.mark.parametrize("mixer", sorted(x.stem for x in MIXERS.glob("*.gin")))
+def test_each_mixer(mixer, stack):
+    bindings = []
+    if stack == "mixing_seq2seq" and mixer in FOR_ENCODERS:
+        bindings = ["DECODER_MIXER = @SelfAttention"]
+    settings = tiny(mixer, stack, *bindings)
+    model = value_of(settings, "Run.model")
+    if stack == "mixing_lm" and mixer in FOR_ENCODERS:
+        with pytest.raises(ValueError, match=FOR_ENCODERS[mixer]) as error:
+            model()
+        assert "\n" not in str(error.value)
+        return
+    lengths = {"inputs": 16, "targets": 16}
+    optimizer = functools.partial(keras.optimizers.SGD, 0.1)
+    profile = count(model, optimizer, batch_size=2, feature_lengths=lengths)
+    assert not profile.uncounted
+    mixing = [part for (_, kind), part in profile.parts.items() if "mixing" in kind]
+    assert sum(part.flops for part in mixing) > 0

@@ -7,12 +7,18 @@ from remixer_tf.layers.bert import (
     BertSelfAttention,
     PositionalAttention,
 )
+from remixer_tf.layers.convolution import (
+    DynamicConvolution,
+    LightweightConvolution,
+)
+from remixer_tf.layers.convolutional_gate import ConvolutionalGate
 from remixer_tf.layers.dense_synthesizer import DenseSynthesizer
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.feed_forward import FeedForward, GatedFeedForward
 from remixer_tf.layers.fourier import FourierMixing
 from remixer_tf.layers.gaussian_attention import GaussianAttention
 from remixer_tf.layers.gmlp import GatedMLP, SpatialGatingUnit, TinyAttention
+from remixer_tf.layers.hyper_mixing import HyperMixing
 from remixer_tf.layers.learned_routers import GShardRouter, SwitchRouter
 from remixer_tf.layers.length_mixing import LengthMixing
 from remixer_tf.layers.masked_mixer import MaskedMixer
@@ -39,6 +45,7 @@ from remixer_tf.layers.saving import register
 from remixer_tf.layers.sowing import MixingFacts, capture, sow
 from remixer_tf.layers.sparse_gate import SparseSpatialGate
 from remixer_tf.layers.toeplitz import create_toeplitz_matrix
+from remixer_tf.layers.toeplitz_unit import ToeplitzUnit
 from remixer_tf.layers.triangular import TriangularMixing
 
 __all__ = [
@@ -48,10 +55,12 @@ __all__ = [
     "BertSelfAttention",
     "BlockTokenMLP",
     "Context",
+    "ConvolutionalGate",
     "CrossAttention",
     "DecodeState",
     "DenseSynthesizer",
     "Dropout",
+    "DynamicConvolution",
     "FeedForward",
     "FourierMixing",
     "GShardRouter",
@@ -59,8 +68,10 @@ __all__ = [
     "GatedMLP",
     "GaussianAttention",
     "HashRouter",
+    "HyperMixing",
     "LayerNorm",
     "LengthMixing",
+    "LightweightConvolution",
     "MaskedMixer",
     "MixingFacts",
     "MoE",
@@ -82,6 +93,7 @@ __all__ = [
     "Sublayer",
     "SwitchRouter",
     "TinyAttention",
+    "ToeplitzUnit",
     "TokenMixingMLP",
     "TriangularMixing",
     "capture",

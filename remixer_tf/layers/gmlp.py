@@ -114,8 +114,8 @@ class SpatialGatingUnit(Sublayer):
         if spatial_bias_value is not None:
             bias = spatial_bias_value
         self.norm = LayerNorm(norm_epsilon, name="norm", dtype=self.dtype_policy)
-        self.mixing = LengthMixing(
-            num_mixing_heads,
+        self.mixing = self.make_mixing(
+            num_mixing_heads=num_mixing_heads,
             toeplitz=toeplitz,
             use_bias=True,
             kernel_initializer=keras.initializers.TruncatedNormal(stddev=stddev),
@@ -125,6 +125,10 @@ class SpatialGatingUnit(Sublayer):
             name="mixing",
             dtype=self.dtype_policy,
         )
+
+    def make_mixing(self, **options: Any) -> Sublayer:
+        """Returns the layer that computes `W LayerNorm(A) + b`, of these options."""
+        return LengthMixing(**options)
 
     def build(self, input_shape: Shape) -> None:
         channels = input_shape[-1]

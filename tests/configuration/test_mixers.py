@@ -11,18 +11,19 @@ from remixer_tf.analysis.costs import count
 from tests.settings import value_of
 
 MIXERS = pathlib.Path(configuration.gin_folder()) / "mixers"
-SIZES = [
-    *("D_MODEL = 12", "D_FF = 24", "D_KV = 4", "NUM_HEADS = 2", "VOCAB_SIZE = 40"),
-    "MAX_LENGTH = 16",
-]
-# Macros that some mixers alone read.
-OWN = {"SESSION": 4, "D_TOKENS": 8, "KERNEL": 3, "D_POSITIONS": 6, "D_HIDDEN": 6}
+SIZES = {"D_MODEL": 12, "D_FF": 24, "VOCAB_SIZE": 40, "MAX_LENGTH": 16}
+# Macros that some mixers alone read, and T5.1.1's.
+OWN = {"NUM_HEADS": 2, "D_KV": 4, "SESSION": 4, "KERNEL": 3, "D_GATE": 12}
+OWN |= {"D_POSITIONS": 6, "D_HIDDEN": 6}
 LAYERS = {
     "mixing_mlm": ["NUM_LAYERS = 1"],
     "mixing_lm": ["NUM_LAYERS = 1"],
     "mixing_seq2seq": ["NUM_ENCODER_LAYERS = 1", "NUM_DECODER_LAYERS = 1"],
 }
-FOR_ENCODERS = {"fnet": "FNet has no form that hides later ones"}
+FOR_ENCODERS = {
+    "fnet": "FNet has no form that hides later ones",
+    "hyper_mixer": "HyperMixer has no form that hides later ones",
+}
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
 
@@ -30,16 +31,13 @@ pytestmark = pytest.mark.usefixtures("clear_gin")
 def tiny(mixer, stack, *bindings):
     """The configuration of a model of one layer with the mixer."""
     files = [f"architectures/{stack}.gin", f"mixers/{mixer}.gin"]
-    own = [
-        f"{name} = {value}"
-        for name, value in OWN.items()
-        if f"%{name}\n" in (MIXERS / f"{mixer}.gin").read_text()
-    ]
-    text = SIZES[:2] + SIZES[4:] + LAYERS[stack] + own + list(bindings)
-    heads = "%NUM_HEADS" in (MIXERS / f"{mixer}.gin").read_text()
-    if heads or stack == "mixing_seq2seq":
-        text += SIZES[2:4]
-    return configuration.read(files, text, complete=False)
+    text = (MIXERS / f"{mixer}.gin").read_text()
+    heads = {"NUM_HEADS", "D_KV"} if stack == "mixing_seq2seq" else set()
+    own = {k: v for k, v in OWN.items() if f"%{k}\n" in text or k in heads}
+    sizes = [f"{name} = {value}" for name, value in (SIZES | own).items()]
+    return configuration.read(
+        files, [*sizes, *LAYERS[stack], *bindings], complete=False
+    )
 
 
 @pytest.mark.parametrize("stack", LAYERS)

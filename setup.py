@@ -31,7 +31,8 @@ def subpackages(folder):
     return sorted(".".join(["remixer_tf", *path.parts]) for path in folders)
 
 
-BEAM = ["apache-beam>=2.77"]  # `cache`, `infer` and `score` on many machines
+# `cache`, `infer` and `score` on many machines. The second is for TFRecord.
+BEAM = ["apache-beam>=2.77", "google-crc32c>=1.5"]
 # Formats of `remixer_tf export`, and lm-evaluation-harness.
 LITERT = ["ai-edge-litert>=2.3"]
 LM_EVAL = ["lm_eval>=0.4.13"]  # 0.16 GB, without PyTorch

@@ -18,15 +18,19 @@ def parse_command_line(arguments, description, add_arguments, program=None):
     `arguments` is a list of str without the program's name, `add_arguments` a function
     that adds all options to an `ArgumentParser`. --help says `description` first, and
     names `program`, None for the file's name. A command that has the option
-    --gin.NAME=VALUE gets all such arguments as the list `gin_bindings`.
+    --gin.NAME=VALUE gets all such arguments as the list `gin_bindings`. If --beam is
+    given, options that the command does not know are the list `beam_arguments`.
     """
     parser = _Parser(program, "%(prog)s [options]", description, allow_abbrev=False)
     add_arguments(parser)
     takes_gin = "--gin.NAME=VALUE" in parser._option_string_actions
-    own, bindings = [], []
+    takes_beam = "--beam" in parser._option_string_actions
+    own, bindings, of_beam = [], [], []
     for argument in arguments:
         if takes_gin and argument.startswith("--gin."):
             bindings.append(_to_binding(argument))
+        elif takes_beam and "--beam" in arguments and _is_unknown(argument, parser):
+            of_beam.append(argument)
         else:
             _check_known(argument, parser._option_string_actions)
             own.append(argument)
@@ -35,7 +39,14 @@ def parse_command_line(arguments, description, add_arguments, program=None):
         check_paths(model_dir=options.model_dir)
     if takes_gin:
         options.gin_bindings = bindings
+    if takes_beam:
+        options.beam_arguments = of_beam
     return options
+
+
+def _is_unknown(argument, parser):
+    name = argument.partition("=")[0]
+    return name.startswith("--") and name not in parser._option_string_actions
 
 
 def _check_known(argument, known):
@@ -51,8 +62,10 @@ def _check_known(argument, known):
         meant = f"--gin.{name or 'NAME'}={value or 'VALUE'}"
         raise UserError(f"unknown argument {argument!r}. Did you mean {meant}")
     flags = [flag for flag in known if "NAME" not in flag]
+    of_beam = " Options of Apache Beam need --beam." * ("--beam" in known)
     raise UserError(
-        f"unknown argument {argument!r}.{nearest(argument, flags)} --help lists all."
+        f"unknown argument {argument!r}.{nearest(argument, flags)}{of_beam} --help "
+        "lists all."
     )
 
 

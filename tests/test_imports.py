@@ -23,8 +23,8 @@ ORDER = [
     ["models"],
     ["decoding", "optimizers"],
     [
-        *["checkpoints", "data", "edit_distance", "imports", "startup", "tables"],
-        *["tasks", "testing"],
+        *["checkpoints", "data", "edit_distance", "imports", "pipelines", "startup"],
+        *["tables", "tasks", "testing"],
     ],
     ["engines"],
     ["training"],

@@ -243,6 +243,15 @@ def add_on_long(parser):
     parser.add_argument("--on_long", choices=choices, default="warn", help=help)
 
 
+def add_beam(parser, what):
+    """Adds the option `beam`; `beam_arguments` are then the options of Apache Beam."""
+    help = (
+        f"{what} by Apache Beam, whose own options follow, such as "
+        "--runner=DirectRunner --direct_num_workers=2"
+    )
+    parser.add_argument("--beam", action="store_true", help=help)
+
+
 def add_pattern(parser, example):
     """Adds the argument of a command that lists names: `pattern`, "*" for all."""
     help = f"names to list, with * for any letters: '{example}'"

@@ -12,7 +12,13 @@ from remixer_tf.configuration.command_line import (
     run_configuration,
 )
 from remixer_tf.configuration.parts import register_configurables
-from remixer_tf.configuration.reading import hyperparameters, macros, read
+from remixer_tf.configuration.reading import (
+    hyperparameters,
+    macros,
+    put_into_gin,
+    read,
+    read_again,
+)
 from remixer_tf.configuration.values import Bound, Configuration
 from remixer_tf.errors import UserError
 from remixer_tf.startup import check_backend, load_tensorflow

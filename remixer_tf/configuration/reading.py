@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+import tempfile
 import threading
 
 import gin
@@ -56,6 +57,20 @@ def read(files, bindings, search_paths=(), complete=True, modules=(), run=None):
     runs = [os.path.dirname(file) for file in files if file.endswith(RUN_FILE)]
     configuration = _configuration(statements, complete, runs)
     configuration.set_paths(_starts(runs, configuration, run), run)
+    return configuration
+
+
+def read_again(text, starts):
+    """Returns the `Configuration` whose `text` and `starts` these are.
+
+    So a worker, perhaps on another machine, reads what a command has read.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, RUN_FILE)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        configuration = read([path], [], complete=False)
+    configuration.set_paths(starts)
     return configuration
 
 

@@ -2,7 +2,7 @@
 
 A cache holds the examples before `seqio.CacheDatasetPlaceholder`, usually tokenized;
 later steps, such as masking, run anew in each epoch. A task's folder holds the files
-that `seqio_cache_tasks` (which needs Apache Beam) writes,
+that `seqio_cache_tasks` writes,
 
     info.train.json                        features and number of shards
     stats.train.json                       examples and tokens
@@ -20,6 +20,7 @@ since, or if it is damaged. The files need not be there.
 """
 
 import contextlib
+import hashlib
 import os
 
 import numpy as np
@@ -29,7 +30,7 @@ from absl import logging
 from seqio import utils
 
 from remixer_tf import __version__
-from remixer_tf.arguments import Path, PositiveInt, Texts, checked
+from remixer_tf.arguments import Factory, Path, PositiveInt, Texts, checked
 from remixer_tf.checkpoints.checksums import (
     changed_files,
     write_checksums,
@@ -64,11 +65,13 @@ def write_caches(
     directory: Path,
     num_shards: PositiveInt = 16,
     splits: Texts | None = None,
+    write_records: Factory | None = None,
 ):
     """Writes the cached examples of a task, or of every task of a mixture.
 
     A task's folder appears when it is complete; an existing one is not changed. The
-    same task gives the same files, byte by byte. Yields (folder, split, statistics):
+    same task gives the same files, byte by byte; with Beam, the same records in any
+    order. Yields (folder, split, statistics):
     {"examples": int, "targets_tokens": int, "targets_max_tokens": int, ...}. Raises a
     ValueError if a task cannot be cached or lacks a split, a split has no examples, or
     an existing cache is another task's, see `cached_task`.
@@ -78,7 +81,11 @@ def write_caches(
         directory: str, for the folders of the tasks.
         num_shards: int, files of each split.
         splits: list of str; None for all of a task's.
+        write_records: a function of a task, a folder, splits and `num_shards`, which
+            writes the files of records and returns {split: statistics}; None for this
+            process. See `remixer_tf.data.beam_cache`.
     """
+    write_records = write_records or _write_records
     for subtask in seqio.get_subtasks(task):
         folder = _folder(directory, subtask)
         if tf.io.gfile.exists(folder):
@@ -90,10 +97,13 @@ def write_caches(
         _check(subtask, splits)
         described = describe_task(subtask)  # Reading may change what its source holds.
         with whole_folder(folder) as temporary:
-            stats = {
-                split: _write_split(subtask, temporary, split, num_shards)
-                for split in splits or splits_of(subtask)
-            }
+            stats = _write_splits(
+                subtask,
+                temporary,
+                splits or splits_of(subtask),
+                num_shards,
+                write_records,
+            )
             path = os.path.join(temporary, _VOCABULARIES)
             write_json(path, describe_vocabularies(subtask))
             made_from = {"version": __version__, **to_json(described)}
@@ -303,8 +313,31 @@ def describe_caches(task, split):
     return "; ".join(texts) or None
 
 
+def _write_splits(task, folder, splits, num_shards, write_records):
+    features = {}
+    for split in splits:
+        with reading(task, split):
+            features[split] = _describe_features(task, split)
+    stats = write_records(task, folder, splits, num_shards)
+    for split in splits:
+        if not stats[split]["examples"]:
+            raise UserError(f"{task.name} {split} has no examples to cache.")
+        info = {
+            "num_shards": num_shards,
+            "features": features[split],
+            "seqio_version": seqio.__version__,
+        }
+        write_json(utils.get_cached_info_path(folder, split), info)
+        write_json(utils.get_cached_stats_path(folder, split), stats[split])
+    return stats
+
+
+def _write_records(task, folder, splits, num_shards):
+    return {split: _write_split(task, folder, split, num_shards) for split in splits}
+
+
 def _write_split(task, folder, split, num_shards):
-    stats, features = {"examples": 0}, None
+    stats = {"examples": 0}
     prefix = utils.get_cached_tfrecord_prefix(folder, split)
     with contextlib.ExitStack() as stack:
         writers = [
@@ -313,45 +346,36 @@ def _write_split(task, folder, split, num_shards):
             )
             for i in range(num_shards)
         ]
-        for example, dataset in _examples(task, split):
-            features = features or _describe_features(task, dataset)
+        for example in _examples(task, split):
             message = utils.dict_to_tfexample(example)
             writers[stats["examples"] % num_shards].write(
                 message.SerializeToString(deterministic=True)
             )
             _count(stats, task, example)
-    if not stats["examples"]:
-        raise UserError(f"{task.name} {split} has no examples to cache.")
-    info = {
-        "num_shards": num_shards,
-        "features": features,
-        "seqio_version": seqio.__version__,
-    }
-    write_json(utils.get_cached_info_path(folder, split), info)
-    write_json(utils.get_cached_stats_path(folder, split), stats)
     return stats
 
 
 def _examples(task, split):
-    """Yields the examples of a split, and the dataset of their shard."""
+    """Yields the examples of a split."""
     with reading(task, split):
         shards = len(task.source.list_shards(split))
         for index in range(shards):
-            dataset = _read_shard(task, split, index, shards)
-            for example in dataset:
-                yield example, dataset
+            yield from _read_shard(task, split, index, shards)
 
 
 def _read_shard(task, split, index, shards):
+    # The seed of seqio's `PreprocessTask`, for a step that is random.
+    digest = hashlib.md5(f"{task.name}shard{index}".encode()).digest()
+    seed = int.from_bytes(digest[:7], "little")
     info = seqio.ShardInfo(index, shards) if shards > 1 else None
     dataset = task.source.get_dataset(split=split, shuffle=False, shard_info=info)
-    return task.preprocess_precache(dataset, seed=index).prefetch(tf.data.AUTOTUNE)
+    return task.preprocess_precache(dataset, seed=seed).prefetch(tf.data.AUTOTUNE)
 
 
-def _describe_features(task, dataset):
+def _describe_features(task, split):
     """The features of seqio's info: {feature: {"shape", "dtype"}}."""
-    features = {}
-    for name, spec in dataset.element_spec.items():
+    features, shards = {}, len(task.source.list_shards(split))
+    for name, spec in _read_shard(task, split, 0, shards).element_spec.items():
         shape = spec.shape.as_list() if isinstance(spec, tf.TensorSpec) else None
         if shape is None or None in shape[1:]:
             raise UserError(

@@ -1,0 +1,146 @@
+"""Apache Beam's pipelines: options of the command line, and errors in one line.
+
+    with pipeline(["--runner=DirectRunner", "--direct_num_workers=2"]) as started:
+        started | beam.Create([1, 2]) | beam.Map(print)
+
+The options are Beam's own, and name a runner. Beam is an extra of this package.
+"""
+
+import argparse
+import contextlib
+import glob
+import logging
+import os
+import pathlib
+import re
+import signal
+import threading
+
+from remixer_tf.errors import MissingLibraryError, UserError, nearest
+
+
+def beam_options(arguments):
+    """Returns the `PipelineOptions` of Beam's arguments, such as "--runner=...".
+
+    Several workers of the DirectRunner are processes, unless `--direct_running_mode`
+    says otherwise. Raises an ImportError without Beam, and a ValueError for an argument
+    that is not Beam's.
+    """
+    try:
+        with _quiet():
+            from apache_beam.options.pipeline_options import PipelineOptions
+    except ImportError as error:
+        raise MissingLibraryError(
+            "--beam needs Apache Beam, which is not installed. Install it: python -m "
+            f"pip install 'remixer_tf[beam]' ({error})"
+        ) from error
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    for part in PipelineOptions.__subclasses__():
+        with contextlib.suppress(argparse.ArgumentError):  # two may share an option
+            part._add_argparse_args(parser)
+    known = parser._option_string_actions
+    for argument in arguments:
+        if (name := argument.partition("=")[0]) not in known:
+            raise UserError(
+                f"{argument!r} is an option neither of this command nor of Apache "
+                f"Beam.{nearest(name, known)} Beam's are written --NAME=VALUE."
+            )
+    given = {argument.partition("=")[0] for argument in arguments}
+    defaults = {"--direct_running_mode": "multi_processing"}
+    defaults["--default_sdk_harness_log_level"] = "CRITICAL"
+    more = [f"{name}={value}" for name, value in defaults.items() if name not in given]
+    if not given & {"--direct_num_workers"}:
+        more = more[1:]
+    return PipelineOptions([*arguments, *more])
+
+
+@contextlib.contextmanager
+def pipeline(arguments, what):
+    """Yields a `beam.Pipeline`, which runs when the block ends.
+
+    An error of a step becomes a ValueError with one line: that of the step if it is
+    one, else `what` failed, a str. For `arguments` see `beam_options`.
+    """
+    options = beam_options(arguments)
+    import apache_beam
+
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+    try:
+        with (
+            _ended_workers() as ended,
+            apache_beam.Pipeline(options=options) as started,
+        ):
+            yield started
+    except KeyboardInterrupt:
+        if not ended:
+            raise
+        raise UserError(
+            f"{what} failed: a worker of this machine has ended ({ended[0]}), and the "
+            "DirectRunner does not start another. Start the same command again."
+        ) from None
+    except Exception as error:
+        raise UserError(_reason(error, what)) from error
+
+
+@contextlib.contextmanager
+def _ended_workers():
+    """Yields a list of errors of worker processes; the first interrupts the block.
+
+    The DirectRunner raises them in threads of its own, and waits forever.
+    """
+    ended, before = [], threading.excepthook
+    if threading.current_thread() is not threading.main_thread():
+        yield ended
+        return
+
+    def hook(arguments):
+        if "Worker subprocess exited" not in str(arguments.exc_value):
+            before(arguments)
+        elif not ended:
+            ended.append(str(arguments.exc_value).lower())
+            _end_workers(os.getpid())
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    threading.excepthook = hook
+    try:
+        yield ended
+    finally:
+        threading.excepthook = before
+
+
+def _end_workers(process):
+    """Ends all workers below a process: the runner would wait for them at the end."""
+    for path in glob.glob(f"/proc/{process}/task/*/children"):
+        with contextlib.suppress(OSError):  # It has ended.
+            for child in pathlib.Path(path).read_text().split():
+                _end_workers(child)
+                if (
+                    "sdk_worker_main"
+                    in pathlib.Path(f"/proc/{child}/cmdline").read_text()
+                ):
+                    os.kill(int(child), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _quiet():
+    """In this block nothing is logged but errors: Beam warns of clouds' libraries."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(level)
+
+
+def _reason(error, what):
+    """The line of a worker's error. A runner hands on its traceback as text."""
+    text = re.sub(r" ?\[while running '[^\n]*?'\]", "", str(error))
+    if isinstance(error, UserError):
+        return text
+    if own := re.findall(r"remixer_tf\.errors\.\w+: (.*)", text):
+        return own[-1]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    last = lines[-1] if lines else ""
+    if "Traceback" not in text:
+        last = f"{type(error).__name__}: {last}"
+    return f"{what} failed: {last}"

@@ -16,7 +16,7 @@ import re
 import signal
 import threading
 
-from remixer_tf.errors import MissingLibraryError, UserError, nearest
+from remixer_tf.errors import MissingLibraryError, UserError, nearest, quoted
 
 
 def beam_options(arguments):
@@ -134,11 +134,10 @@ def _quiet():
 
 def _reason(error, what):
     """The line of a worker's error. A runner hands on its traceback as text."""
-    text = re.sub(r" ?\[while running '[^\n]*?'\]", "", str(error))
-    if isinstance(error, UserError):
+    own = error if isinstance(error, UserError) else quoted(error)
+    text = re.sub(r" ?\[while running '[^\n]*?'\]", "", str(own or error))
+    if own:
         return text
-    if own := re.findall(r"remixer_tf\.errors\.\w+: (.*)", text):
-        return own[-1]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     last = lines[-1] if lines else ""
     if "Traceback" not in text:

@@ -3,10 +3,7 @@
 import contextlib
 import contextvars
 import functools
-import gzip
-import io
 import os
-import zlib
 
 import gin
 import requests
@@ -16,7 +13,8 @@ from absl import logging
 
 from remixer_tf.checkpoints.paths import Located, locate
 from remixer_tf.data.failures import how_to_fetch
-from remixer_tf.errors import MissingFileError, StorageError, UserError, shorten
+from remixer_tf.errors import MissingFileError, UserError, shorten
+from remixer_tf.tasks.opening import check_no_pipe, open_bytes
 
 _named = contextvars.ContextVar("named", default=None)
 
@@ -132,18 +130,8 @@ def files_of(pattern):
     if not tf.io.gfile.exists(pattern):
         files = sorted(tf.io.gfile.glob(pattern))
     for path in files:
-        _check_no_pipe(path)
+        check_no_pipe(path)
     return files
-
-
-def _check_no_pipe(path):
-    """TensorFlow finds a pipe empty, and training reads a file more than once."""
-    there = "://" not in path and os.path.exists(path)
-    if there and not (os.path.isfile(path) or os.path.isdir(path)):
-        raise StorageError(
-            f"{path} is a pipe or a device, which cannot be read twice. Write what "
-            "comes from it to a file, and name that."
-        )
 
 
 class FilesOrTfds(seqio.TfdsDataSource):
@@ -213,33 +201,10 @@ class FilesOrTfds(seqio.TfdsDataSource):
         return True
 
 
-# Limits for a decompressed file: times its size, and bytes. Gzip makes text 3 to 10
-# times smaller.
-_LARGER, _AT_LEAST = 100, 2**26
-
-
 def read_bytes(path):
-    """Returns a file's content, decompressed if its name ends in .gz.
+    """Returns a file's content, decompressed if its name ends in .gz or .zst.
 
-    Raises an OSError if it cannot be read; a ValueError if gzip cannot read it, or its
-    content is over 64 MiB and more than 100 times as large.
+    Errors are those of `open_bytes`.
     """
-    _check_no_pipe(path)
-    try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            data = file.read()
-    except tf.errors.OpError as error:
-        raise StorageError(f"{path} cannot be read: {error.message}.") from error
-    if path.endswith(".gz"):
-        most = max(_LARGER * len(data), _AT_LEAST)
-        try:
-            with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-                data = file.read(most + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            raise UserError(f"{path} cannot be decompressed: {error}.") from error
-        if len(data) > most:
-            raise UserError(
-                f"{path} becomes more than {_LARGER} times as large when it is "
-                "decompressed. Decompress it yourself if that is meant."
-            )
-    return data
+    with open_bytes(path) as file:
+        return file.read()

@@ -1,14 +1,20 @@
-"""Reads the files of tables: TSV, CSV, JSON lines, Arrow and Parquet.
+"""Reads the files of tables: TSV, CSV, JSON lines, Arrow, Parquet and TFRecord.
 
 A line of a .tsv (or .txt) file is split at its tabs; quotes have no meaning there. A
 .csv file is read by Python's csv module, so quoted cells may hold commas and line ends.
-A line of a .jsonl (or .ndjson) file is an object. Names may end in .gz. A folder is
-what Hugging Face's `Dataset.save_to_disk` writes, or one of .parquet files.
+A line of a .jsonl (or .ndjson) file is an object. A record of a .tfrecord file is a
+`tf.train.Example`. A folder is what Hugging Face's `Dataset.save_to_disk` writes, or
+one of .parquet files. Names may end in .gz or .zst, but for Arrow and Parquet, and in
+the number of a shard, such as -00001-of-00010.
+
+`TableFile` reads a file row by row, in memory that does not grow.
 """
 
 import collections
+import contextlib
 import csv
 import io
+import itertools
 import json
 import math
 import os
@@ -16,6 +22,7 @@ import re
 import sys
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -24,9 +31,20 @@ from remixer_tf.checkpoints.paths import locate
 from remixer_tf.data.failures import files_near
 from remixer_tf.errors import MissingFileError, MissingLibraryError, UserError, shorten
 from remixer_tf.tasks.cells import TooLarge, cell_text, column_values, is_utf8
-from remixer_tf.tasks.folders import files_of, read_bytes
+from remixer_tf.tasks.folders import files_of
+from remixer_tf.tasks.opening import COMPRESSED, open_bytes, open_text, plain_name
 
 _ARROW = (".arrow", ".parquet")
+_FORMATS = {
+    ".tsv": (".tsv", ".txt"),
+    ".csv": ".csv",
+    ".jsonl": (".jsonl", ".ndjson"),
+    ".tfrecord": (".tfrecord", ".tfrecords"),
+    ".arrow": ".arrow",
+    ".parquet": ".parquet",
+}
+_OF_TEXT = (*_FORMATS[".tsv"], ".csv", *_FORMATS[".jsonl"])
+_BATCH = 1024  # rows of Parquet that are read at once
 
 
 class Line(NamedTuple):
@@ -56,24 +74,218 @@ def read_table(
     its name, and an ImportError if Arrow or Parquet needs pyarrow.
 
     Args:
-        path: str, a file or a folder; a pattern with * may match several files of
-            Arrow or Parquet.
+        path: str, a file or a folder; a pattern with * may match several files.
         header: bool, whether the first line of a TSV or CSV file names its columns.
         columns: names of the columns of a TSV or CSV file, in place of the header's.
         fields: names of the columns that are used; None for all. Other columns of
             Arrow and Parquet may hold what is no text.
     """
-    path = locate(path)
-    name = path.removesuffix(".gz")
-    if name.endswith((".tsv", ".txt", ".csv")):
-        return _delimited(path, name.endswith(".csv"), header, columns)
-    if columns is not None:
-        raise UserError(
-            f"columns names the columns of .tsv and .csv files; {path!r} names its own."
+    names, lines = {}, []
+    files = [TableFile(x, header, columns, fields) for x in shards_of(locate(path))]
+    for file in files:
+        start = len(lines)
+        for record in file.records():
+            lines += [line._replace(number=start + line.number) for line in record]
+        names |= dict.fromkeys(file.names)
+    return list(files[0].names) if len(files) == 1 else list(names), lines
+
+
+class TableFile:
+    """A file of a table, see `read_table`, whose rows are read one after the other.
+
+    Attributes:
+        path: str.
+        names: the columns, a list of str. Of JSON lines and TFRecord a dictionary,
+            which has those of the records that have been read.
+    """
+
+    def __init__(self, path, header=True, columns=None, fields=None):
+        self.path, self._fields = path, fields
+        self._format = format_of(path)
+        self._of_text = self._format in (".tsv", ".csv")
+        self._header, self._columns = header, columns
+        if columns is not None and not self._of_text:
+            raise UserError(
+                f"columns names the columns of .tsv and .csv files; {path!r} names its "
+                "own."
+            )
+        self.names, self._classes = {}, {}
+        if self._of_text:
+            self._cells, self._first = self._delimited_columns()
+            self.names = [
+                *filter(None, self._cells),
+                *map(str, range(len(self._cells))),
+            ]
+        elif self._format in _ARROW:
+            schema = self._open_arrow()[1]
+            self.names = schema.names
+            _check_names(path, self.names)
+            self._classes = _classes(schema)
+
+    def records(self, skip=0):
+        """Yields a list of `Line` for each record: a row, or the lines of a bad one.
+
+        `skip`, int, leaves out the first records, in less time than reading them.
+        """
+        if self._of_text:
+            return self._delimited(skip)
+        if self._format == ".jsonl":
+            return self._json(skip)
+        if self._format == ".tfrecord":
+            return self._examples(skip)
+        return self._arrow(skip)
+
+    def _raw(self):
+        """Yields (first line, last line, cells, why there are no cells)."""
+        file = open_text(self.path)
+        return _without_blank_end(
+            _csv_records(file) if self._format == ".csv" else _tsv_records(file)
         )
-    if name.endswith((".jsonl", ".ndjson")):
-        return _json(read_text(path), fields)
-    return _arrow(path, fields)
+
+    def _delimited_columns(self):
+        """Returns the names of the columns, "" without one, and the records before."""
+        first, last, cells, problem = next(self._raw(), (1, 1, None, None))
+        if self._header and problem:
+            raise UserError(f"{self.path}, line {first}, names the columns: {problem}.")
+        skipped = int(self._header and cells is not None)
+        names = cells if self._header and cells is not None else None
+        if self._columns is not None:
+            names = list(self._columns)
+        elif names is None:  # The first row shows how many there are.
+            names = [""] * len(cells or [])
+        _check_names(self.path, names)
+        return names, skipped
+
+    def _delimited(self, skip):
+        names = self._cells
+        for first, last, cells, problem in itertools.islice(
+            self._raw(), self._first + skip, None
+        ):
+            if problem:
+                pass
+            elif not all(map(is_utf8, cells)):
+                problem = "invalid UTF-8"
+            elif len(cells) != len(names):
+                problem = f"wrong column count (expected {len(names)})"
+            if problem:  # All of its lines are lost, so all are counted.
+                yield [Line(n, None, problem) for n in range(first, last + 1)]
+                continue
+            values = {str(i): cell for i, cell in enumerate(cells)}
+            values |= dict(zip(names, cells, strict=True))
+            yield [Line(first, values)]
+
+    def _json(self, skip):
+        lines = enumerate(lines_of(open_text(self.path)), 1)
+        for number, line in itertools.islice(lines, skip, None):
+            try:
+                row = _json_object(line)
+            except UserError as error:
+                yield [Line(number, None, str(error))]
+                continue
+            yield [Line(number, self._seen(row))]
+
+    def _seen(self, row):
+        self.names |= dict.fromkeys(row)
+        if self._fields is None:
+            return row
+        return {name: row[name] for name in self._fields if name in row}
+
+    def _examples(self, skip):
+        kind = "GZIP" if self.path.endswith(".gz") else ""
+        if self.path.endswith(".zst"):
+            raise UserError(f"{self.path}: TensorFlow reads TFRecord in .gz alone.")
+        if not tf.io.gfile.exists(self.path):
+            raise _no_file(self.path)
+        records = tf.compat.v1.io.tf_record_iterator(
+            self.path, tf.io.TFRecordOptions(kind)
+        )
+        try:
+            for number, record in enumerate(itertools.islice(records, skip, None), 1):
+                yield [Line(skip + number, self._seen(_example(record)))]
+        except (tf.errors.OpError, ValueError) as error:
+            if isinstance(error, UserError):
+                raise
+            raise UserError(
+                f"{self.path!r} holds no records of tf.train.Example, or is damaged: "
+                f"{error}"
+            ) from error
+
+    def _open_arrow(self):
+        """Returns a `ParquetFile`, or a reader of a stream, and the schema."""
+        pyarrow = import_pyarrow(self.path)
+        with _arrow_errors(self.path, pyarrow):
+            if self._format == ".arrow":
+                file = pyarrow.ipc.open_stream(open_bytes(self.path))
+                return file, file.schema
+            file = pyarrow.parquet.ParquetFile(
+                open_bytes(self.path), buffer_size=2**20, pre_buffer=False
+            )
+            return file, file.schema_arrow
+
+    def _arrow(self, skip):
+        pyarrow, number = import_pyarrow(self.path), skip
+        file, schema = self._open_arrow()
+        wanted = [
+            name
+            for name in schema.names
+            if self._fields is None or name in self._fields
+        ]
+        batches = _batches(file, self._format, wanted, skip)
+        while True:
+            with _arrow_errors(self.path, pyarrow):
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                table = pyarrow.Table.from_batches([batch])
+                table.validate(full=True)  # Damaged texts would fail later.
+            columns = {
+                name: _column(
+                    self.path, name, table.column(name), self._classes.get(name)
+                )
+                for name in wanted
+            }
+            for i in range(table.num_rows):
+                number += 1
+                values = {name: column[i] for name, column in columns.items()}
+                yield [Line(number, values)]
+
+
+def format_of(path):
+    """Returns the format that a file's name tells: ".tsv", ".csv", ".jsonl" or another.
+
+    Raises a ValueError if it tells none that is read.
+    """
+    name = plain_name(path)
+    for format, ends in _FORMATS.items():
+        if name.endswith(ends):
+            if format in _ARROW and path.endswith(COMPRESSED):
+                break
+            return format
+    if name.endswith((".tar", ".tgz")):
+        raise UserError(
+            f"{path!r} is a tar archive, as WebDataset's. tf.data reads none. Unpack "
+            "it, or write its samples as .parquet, .jsonl or .tfrecord."
+        )
+    raise UserError(
+        f"The name of {path!r} does not tell its format. Expected a folder of Arrow or "
+        "Parquet, or a name that ends in .tsv, .txt, .csv, .jsonl, .ndjson or "
+        ".tfrecord, each perhaps with .gz or .zst, .arrow or .parquet."
+    )
+
+
+def shards_of(path):
+    """Returns the files of a table, a pattern or a folder, in their order.
+
+    Raises a FileNotFoundError if there is none, and a ValueError for another format.
+    """
+    if tf.io.gfile.isdir(path) and not path.endswith(_OF_TEXT):
+        return _folder_files(path)
+    files = files_of(path)
+    if not files:
+        raise _no_file(path)
+    for file in files:
+        format_of(file)
+    return files
 
 
 def table_files(path):
@@ -88,11 +300,12 @@ def read_text(path):
     """Returns the text of a file; bytes that are not UTF-8 become lone surrogates."""
     if not tf.io.gfile.exists(path):
         raise _no_file(path)
-    return read_bytes(path).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    with open_text(path) as file:
+        return file.read()
 
 
 def _no_file(path):
-    pattern = f"*{os.path.splitext(path.removesuffix('.gz'))[1]}*"
+    pattern = f"*{os.path.splitext(plain_name(path))[1]}*"
     return MissingFileError(f"There is no file {path!r}.{files_near(path, pattern)}")
 
 
@@ -108,14 +321,24 @@ def describe_columns(names):
 
 
 def split_lines(text):
-    """Returns the lines of a text without their ends, LF or CR LF.
+    """Returns the lines of a text without their ends, see `lines_of`."""
+    return list(lines_of(io.StringIO(text, newline="\n")))
+
+
+def lines_of(file):
+    """Yields the lines of a text file without their ends, LF or CR LF.
 
     Blank lines at the end are left out. Other line breaks, as U+2028, are text.
     """
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
-    while lines and not lines[-1].strip(" "):
-        lines.pop()
-    return lines
+    blank = []
+    for line in file:
+        line = line.removesuffix("\n").removesuffix("\r")
+        if line.strip(" "):
+            yield from blank
+            blank.clear()
+            yield line
+        else:
+            blank.append(line)
 
 
 def _runs(numbers):
@@ -164,47 +387,16 @@ def _check_names(path, names):
         )
 
 
-def _delimited(path, quotes, header, columns):
-    text = read_text(path)
-    records = list(_csv_records(text) if quotes else _tsv_records(text))
-    while records and records[-1][2] == []:
-        records.pop()  # Blank lines at the end.
-    names = None
-    if header and records:
-        first, _, names, problem = records.pop(0)
-        if problem:
-            raise UserError(f"{path}, line {first}, names the columns: {problem}.")
-    if columns is not None:
-        names = list(columns)
-    elif names is None:  # The first row shows how many there are.
-        names = [""] * len(records[0][2] or []) if records else []
-    _check_names(path, names)
-    lines = []
-    for first, last, cells, problem in records:
-        if problem:
-            pass
-        elif not all(map(is_utf8, cells)):
-            problem = "invalid UTF-8"
-        elif len(cells) != len(names):
-            problem = f"wrong column count (expected {len(names)})"
-        if problem:  # All of its lines are lost, so all are counted.
-            lines += [Line(n, None, problem) for n in range(first, last + 1)]
-        else:
-            values = {str(i): cell for i, cell in enumerate(cells)}
-            lines.append(Line(first, values | dict(zip(names, cells, strict=True))))
-    return [*filter(None, names), *map(str, range(len(names)))], lines
-
-
-def _tsv_records(text):
+def _tsv_records(file):
     """Yields (first line, last line, cells, None)."""
-    for number, line in enumerate(split_lines(text), 1):
+    for number, line in enumerate(lines_of(file), 1):
         yield number, number, line.split("\t"), None
 
 
-def _csv_records(text):
+def _csv_records(file):
     """Yields (first line, last line, cells, why there are no cells)."""
     csv.field_size_limit(sys.maxsize)  # By default 131,072 characters.
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    reader = csv.reader(file, strict=True)
     while True:
         first, cells, problem = reader.line_num + 1, None, None
         try:
@@ -217,19 +409,16 @@ def _csv_records(text):
         yield first, reader.line_num, cells, problem
 
 
-def _json(text, fields):
-    names, lines = {}, []
-    for number, line in enumerate(split_lines(text), 1):
-        try:
-            row = _json_object(line)
-        except UserError as error:
-            lines.append(Line(number, None, str(error)))
+def _without_blank_end(records):
+    """Leaves out blank lines at the end."""
+    blank = []
+    for record in records:
+        if record[2] == []:
+            blank.append(record)
             continue
-        names |= dict.fromkeys(row)
-        if fields is not None:
-            row = {name: row[name] for name in fields if name in row}
-        lines.append(Line(number, row))
-    return list(names), lines
+        yield from blank
+        blank.clear()
+        yield record
 
 
 def _json_object(line):
@@ -266,23 +455,6 @@ def _float(text):
     return TooLarge(text) if math.isinf(number) else number
 
 
-def _arrow(path, fields):
-    lines, names = [], {}
-    for file in _arrow_files(path):
-        table, classes = _read_arrow(file)
-        _check_names(file, table.column_names)
-        names |= dict.fromkeys(table.column_names)
-        columns = {
-            name: _column(file, name, table.column(name), classes.get(name))
-            for name in table.column_names
-            if fields is None or name in fields
-        }
-        for i in range(table.num_rows):
-            values = {name: column[i] for name, column in columns.items()}
-            lines.append(Line(len(lines) + 1, values))
-    return list(names), lines
-
-
 def _column(path, name, column, classes):
     """The values of a column, or the names of its classes."""
     try:
@@ -309,19 +481,8 @@ def _class_name(label, words, column):
     )
 
 
-def _arrow_files(path):
-    """The files of a folder or pattern, in the order in which Hugging Face reads."""
-    if not tf.io.gfile.isdir(path):
-        files = files_of(path)
-        if not files:
-            raise _no_file(path)
-        if wrong := [file for file in files if not file.endswith(_ARROW)]:
-            raise UserError(
-                f"The name of {wrong[0]!r} does not tell its format. Expected a folder "
-                "of Arrow or Parquet, or a name that ends in .tsv, .txt, .csv, .jsonl "
-                "or .ndjson, each perhaps with .gz, .arrow or .parquet."
-            )
-        return files
+def _folder_files(path):
+    """The files of a folder, in the order in which Hugging Face reads."""
     there = sorted(tf.io.gfile.listdir(path))
     if "state.json" in there:  # Other files may be left from other work.
         names = _listed_files(os.path.join(path, "state.json"), there)
@@ -353,8 +514,8 @@ def _listed_files(state, there):
     return names
 
 
-def _read_arrow(path):
-    """Returns (`pyarrow.Table`, {column of classes: their names})."""
+def import_pyarrow(path):
+    """Imports pyarrow, to read a file. Raises an ImportError that names it."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -363,21 +524,46 @@ def _read_arrow(path):
             f"{path!r} is read with pyarrow, which is not installed. Install it: "
             "python -m pip install pyarrow"
         ) from error
-    data = pyarrow.BufferReader(read_bytes(path))
+    return pyarrow
+
+
+@contextlib.contextmanager
+def _arrow_errors(path, pyarrow):
     try:
-        if path.endswith(".parquet"):
-            table = pyarrow.parquet.read_table(data)
-        else:
-            table = pyarrow.ipc.open_stream(data).read_all()
-        table.validate(full=True)  # Damaged texts would fail later, one by one.
-        table.column_names  # noqa: B018, fails on damaged names
+        yield
+    except UserError:
+        raise
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         raise UserError(
             f"{path!r} is not the Parquet or Arrow stream its name says: {error}"
         ) from error
-    try:  # Hugging Face's metadata name the classes.
-        about = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
-        classes = {
+
+
+def _batches(file, format, wanted, skip):
+    """Yields batches of rows after the first `skip`."""
+    if format == ".parquet":
+        groups, group = file.metadata.num_row_groups, 0
+        while group < groups and file.metadata.row_group(group).num_rows <= skip:
+            skip -= file.metadata.row_group(group).num_rows
+            group += 1
+        batches = file.iter_batches(
+            _BATCH, [*range(group, groups)], wanted, use_threads=False
+        )
+    else:
+        batches = (batch.select(wanted) for batch in file)
+    for batch in batches:
+        if skip >= batch.num_rows:
+            skip -= batch.num_rows
+            continue
+        yield batch.slice(skip)
+        skip = 0
+
+
+def _classes(schema):
+    """Returns {column of classes: their names}, as Hugging Face's metadata has them."""
+    try:
+        about = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        return {
             name: list(feature["names"])
             for name, feature in about.get("info", {}).get("features", {}).items()
             if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
@@ -386,4 +572,18 @@ def _read_arrow(path):
         raise UserError(
             f"The metadata of Hugging Face's datasets cannot be read: {error!r}."
         ) from error
-    return table, classes
+
+
+def _example(record):
+    """Returns {feature: value} of a `tf.train.Example` in bytes.
+
+    Several values are a list, and none is None.
+    """
+    row = {}
+    for name, feature in tf.train.Example.FromString(record).features.feature.items():
+        kind = feature.WhichOneof("kind")
+        values = list(getattr(feature, kind).value) if kind else []
+        if kind == "float_list":
+            values = [float(str(np.float32(x))) for x in values]
+        row[name] = values[0] if len(values) == 1 else values or None
+    return row

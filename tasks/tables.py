@@ -9,6 +9,7 @@
 
 `cells.py` makes cells text. `{price:.2f}` writes a cell in a format of Python's.
 Files are read when examples are asked for, and held in memory. Answering needs none.
+Large files are streamed, see `TableRows`.
 """
 
 import collections
@@ -20,13 +21,15 @@ import os
 import random
 import re
 import string
+import zlib
 from typing import Annotated
 
 import numpy as np
 import seqio
+import tensorflow as tf
 
 from remixer_tf.arguments import Integer, check_fields, checked, instance
-from remixer_tf.checkpoints.paths import Located
+from remixer_tf.checkpoints.paths import Located, locate
 from remixer_tf.data.file_states import kept_while_unchanged
 from remixer_tf.errors import UserError, check_choices, check_paths, check_range
 from remixer_tf.tasks.cells import check_format
@@ -37,11 +40,14 @@ from remixer_tf.tasks.rows import (
     byte_features,
     check_task,
 )
+from remixer_tf.tasks.streams import StreamedRows, is_streamed
 from remixer_tf.tasks.t5_library import import_t5
 from remixer_tf.tasks.table_files import (
+    TableFile,
     describe_columns,
     read_table,
     report_bad_rows,
+    shards_of,
     table_files,
 )
 from remixer_tf.tasks.text_metrics import METRICS, OF_T5
@@ -64,6 +70,10 @@ class TableRows:
         header: bool, whether the first line of a TSV or CSV file names its columns.
         columns: list of str, names of TSV's and CSV's columns in place of the header's.
         on_bad_rows: "raise", or "skip": they are left out, and counted in a warning.
+        streamed: bool, whether the files are read block by block and not held in
+            memory; None for files of more than 256 MiB together. Then a bad row stops
+            the reading where it is met, splits are not compared, and a row's number
+            and `seed` draw its split. The number of rows is not known.
     """
 
     fractions: dict | None = None
@@ -71,6 +81,7 @@ class TableRows:
     header: bool = True
     columns: list | None = None
     on_bad_rows: str = "raise"
+    streamed: bool | None = None
 
     def __post_init__(self):
         check_fields(self)
@@ -94,8 +105,8 @@ def table_task(
     the rows that are too long for the model.
 
     Args:
-        files: dictionary, split -> file, see `read_table`; or one file, which
-            `TableRows.fractions` divides.
+        files: dictionary, split -> file, see `read_table`, or a pattern such as
+            "part-*.jsonl.zst"; or one of these, which `TableRows.fractions` divides.
         inputs, targets: str, text with columns in braces, such as "premise: {premise}".
             In TSV and CSV numbers from 0 serve too: "{0}". A brace itself is doubled.
             A format may follow: "{price:.2f}", or of dates "{day:%d %B}". For it the
@@ -128,14 +139,22 @@ def table_task(
     # As text, so that a table that several tasks read is read once.
     table = json.dumps([name, files, inputs, targets, dataclasses.asdict(rows)])
     settings = {"files": files, "inputs": inputs, "targets": targets}
+    settings |= dataclasses.asdict(rows)
+    splits, names = tuple(rows.fractions or files), ("inputs", "targets", "line")
+    if is_streamed(rows.streamed, lambda: _files(table)):
+        source = StreamedRows(
+            functools.partial(_shards, table),
+            functools.partial(_stream, table),
+            splits,
+            names,
+            [tf.string, tf.string, tf.int64],
+            settings,
+        )
+    else:
+        source = RowSource(lambda split: _read(table)[split], splits, names, settings)
     return seqio.Task(
         name,
-        source=RowSource(
-            lambda split: _read(table)[split],
-            tuple(rows.fractions or files),
-            names=("inputs", "targets", "line"),
-            settings=settings | dataclasses.asdict(rows),
-        ),
+        source=source,
         preprocessors=TOKENIZE_KEEPING_EOS if eos_after_trim else TOKENIZE,
         output_features=byte_features(),
         metric_fns=[METRICS[metric] for metric in metrics],
@@ -189,17 +208,83 @@ def _read(table):
 
 
 def _read_file(path, templates, rows):
-    fields = {field: template for template in templates for field in _fields(template)}
     header, columns = rows["header"], rows["columns"]
-    names, lines = read_table(path, header, columns, [name for name, _ in fields])
-    for (name, _), template in fields.items():
-        if name not in names:
-            by_header = "0" in names and header and not columns
-            raise UserError(
-                f"{path} has no column {name!r}, which {template!r} names. "
-                f"{describe_columns(names)}{' Its first line names them.' * by_header}"
-            )
+    names, lines = read_table(path, header, columns, _columns(templates))
+    _check_columns(path, names, templates, rows)
     return lines
+
+
+def _columns(templates):
+    """The names of the columns that templates use."""
+    return [name for template in templates for name, _ in _fields(template)]
+
+
+def _check_columns(path, names, templates, rows):
+    for template in templates:
+        for name, _ in _fields(template):
+            if name not in names:
+                by_header = "0" in names and rows["header"] and not rows["columns"]
+                raise UserError(
+                    f"{path} has no column {name!r}, which {template!r} names. "
+                    f"{describe_columns([*names])}"
+                    f"{' Its first line names them.' * by_header}"
+                )
+
+
+def _shards(table, split):
+    """Returns the files of a split that is streamed."""
+    _, files, *_ = json.loads(table)
+    return shards_of(locate(files[split] if isinstance(files, dict) else files))
+
+
+def _stream(table, split, path, skip):
+    """Yields the rows of a file that a split has, see `StreamedRows`.
+
+    A record of another split, or a bad one that is left out, has no row.
+    """
+    name, _, *templates, rows = json.loads(table)
+    options = rows["header"], rows["columns"], _columns(templates)
+    _check_same_columns(path, _shards(table, split)[0], options)
+    file = TableFile(path, *options)
+    bad, total = collections.defaultdict(list), 0
+    how = "TableRows.on_bad_rows = 'skip'"
+    for record in file.records(skip):
+        if total < 1:  # JSON lines know their columns now.
+            _check_columns(path, file.names, templates, rows)
+        found = []
+        for line in record:
+            total += 1
+            if rows["fractions"] and split != _drawn(path, line.number, rows):
+                continue
+            try:
+                found.append((*_fill(line, *templates), line.number))
+            except UserError as error:
+                bad[split, str(error)].append(line.number)
+                if rows["on_bad_rows"] == "raise":
+                    report_bad_rows(name, bad, {split: path}, total, how)
+        yield found
+    report_bad_rows(name, bad, {split: path}, total, how, skip=True)
+
+
+def _check_same_columns(path, first, options):
+    """Raises a UserError if a shard of TSV or CSV has not the columns of the first."""
+    names, expected = TableFile(path, *options).names, TableFile(first, *options).names
+    if isinstance(names, list) and names != expected:
+        raise UserError(
+            f"{path} has other columns than {first}. {describe_columns(names)} "
+            f"Expected: {', '.join(expected)}."
+        )
+
+
+def _drawn(path, number, rows):
+    """The split that the number of a row draws."""
+    text = f"{rows['seed']} {os.path.basename(path)} {number}"
+    place = zlib.crc32(text.encode()) / 2**32
+    for split, share in rows["fractions"].items():
+        if place < share:
+            return split
+        place -= share
+    return split
 
 
 def _divide(rows, fractions, seed):

@@ -46,6 +46,7 @@ from remixer_tf.data.masked_lm import concat_and_split, mask_tokens
 from remixer_tf.errors import UserError, check_choices
 from remixer_tf.tasks import text_files
 from remixer_tf.tasks.rows import RowSource, byte_features, check_task
+from remixer_tf.tasks.streams import StreamedRows, is_streamed
 from remixer_tf.tasks.t5_library import import_t5
 
 DENSITY = 0.15
@@ -173,6 +174,7 @@ def text_task(
     name=None,
     on_bad_rows="raise",
     shuffle_buffer_size=1000,
+    streamed: bool | None = None,
 ):
     """Makes a `seqio.Task` from text; it is not in seqio's registry.
 
@@ -187,6 +189,9 @@ def text_task(
         name: str, of the task; default "text_" and the objective.
         on_bad_rows: "raise", or "skip": they are left out, and counted in a warning.
         shuffle_buffer_size: int, examples.
+        streamed: bool, whether the files of a dictionary are read block by block, in
+            their order, and not held in memory, shuffled; None for files of more than
+            256 MiB together. A bad row stops the reading where it is met.
 
     Raises:
         ValueError: an argument does not fit. When examples are asked for: bad rows, or
@@ -200,7 +205,7 @@ def text_task(
     features, preprocessors, extra_ids = OBJECTIVES[objective]
     return seqio.Task(
         name,
-        source=_source(corpus, on_bad_rows == "skip"),
+        source=_source(corpus, on_bad_rows == "skip", streamed),
         preprocessors=[
             functools.partial(seqio.preprocessors.rekey, key_map={"targets": "text"}),
             seqio.preprocessors.tokenize,
@@ -212,12 +217,28 @@ def text_task(
     )
 
 
-def _source(corpus, skip):
+def _source(corpus, skip, streamed):
     read, splits = text_files.read_split, text_files.SPLITS
     if isinstance(corpus, str) and ":" in corpus:
         return seqio.TfdsDataSource(corpus)
-    if isinstance(corpus, dict) and corpus:
+    of_files = isinstance(corpus, dict) and corpus
+    if streamed and not of_files:
+        raise UserError(
+            "streamed=True needs a corpus that names files, such as {'train': "
+            f"'web-*.jsonl.zst'}}. Received: corpus={corpus!r}"
+        )
+    settings = {"corpus": corpus or text_files.data_folder, "skip": skip}
+    if of_files:
         splits = tuple(corpus)
+
+        def shards(split):
+            return text_files.files_of_patterns(corpus[split])
+
+        if is_streamed(streamed, lambda: [x for k in corpus for x in shards(k)]):
+            read = functools.partial(text_files.stream_file, skip)
+            return StreamedRows(
+                shards, read, splits, ("text",), settings=settings, block=64
+            )
 
         def read(split, skip):
             return text_files.read_files(corpus[split], skip)
@@ -229,7 +250,6 @@ def _source(corpus, skip):
             "dataset of TensorFlow Datasets with its version, such as 'c4/en:2.2.0'. "
             f"Received: {corpus!r}."
         )
-    settings = {"corpus": corpus or text_files.data_folder, "skip": skip}
     return RowSource(
         lambda split: [(x,) for x in read(split, skip)], splits, ("text",), settings
     )

@@ -10,14 +10,17 @@ REMIXER_TF_TEXT_DIR: all *.txt and *.jsonl files below it, perhaps with .gz, sor
 name.
 
 Bad are lines that are not UTF-8, rows that are not JSON, and documents without text:
-they stop the reading, or are left out and counted. Texts are held in memory: for more
-than some hundred megabytes, use a dataset of TensorFlow Datasets.
+they stop the reading, or are left out and counted. Texts are held in memory, or read
+block by block (`stream_file`).
 """
 
 import collections
+import itertools
 import os
 import random
 import re
+
+import tensorflow as tf
 
 from remixer_tf.arguments import checked
 from remixer_tf.checkpoints.paths import locate
@@ -25,16 +28,19 @@ from remixer_tf.data.file_states import kept_while_unchanged
 from remixer_tf.errors import MissingFileError, UserError, shorten
 from remixer_tf.tasks.cells import is_utf8
 from remixer_tf.tasks.folders import DataFolder, files_of
+from remixer_tf.tasks.opening import open_text, plain_name
 from remixer_tf.tasks.table_files import (
+    TableFile,
     describe_columns,
-    read_table,
+    lines_of,
     read_text,
     report_bad_rows,
-    split_lines,
+    shards_of,
 )
 
 SPLITS = ("train", "validation")
 _DOCUMENT = 10_000  # characters
+_BOOK = 2**23  # characters of a book that is read block by block
 _VALIDATION_SHARE = 0.02
 
 data_folder = DataFolder("text_files", variable="REMIXER_TF_TEXT_DIR")
@@ -68,6 +74,25 @@ def read_files(patterns, skip: bool = False):
     return list(_read_files(patterns, skip))
 
 
+def stream_file(skip, split, path, records):
+    """Yields the documents of a file, a list of rows each, after the first `records`.
+
+    Bad rows stop the reading where they are met, unless `skip`. A .txt file of more
+    than 8 million characters is read as no book.
+    """
+    bad, number = collections.defaultdict(list), 0
+    if plain_name(path).endswith(".txt"):
+        documents = _read_plain(path, bad, _BOOK)
+        documents = itertools.islice(documents, records, None)
+    else:
+        documents = _read_rows(path, bad, records)
+    for number, text in enumerate(documents, 1):  # noqa: B007
+        if not skip:
+            _report(bad, [path], number, skip)
+        yield [(text,)]
+    _report(bad, [path], number, skip)
+
+
 def _in_folder(directory, skip=False):
     """The paths of the files of text below a folder."""
     return sorted(
@@ -97,16 +122,18 @@ def _read_folder(directory, skip):
     return splits
 
 
-def _of_patterns(patterns, skip=False):
-    """The paths of the files of patterns."""
+def files_of_patterns(patterns, skip=False):
+    """Returns the paths of the files of patterns, see `read_files`."""
+    if isinstance(patterns, (str, os.PathLike)):
+        patterns = [patterns]
     # A pattern without a match is read as a name; the error lists similar names.
     found = (files_of(pattern) or [pattern] for pattern in map(locate, patterns))
     return [path for paths in found for path in paths]
 
 
-@kept_while_unchanged(_of_patterns, maxsize=4)
+@kept_while_unchanged(files_of_patterns, maxsize=4)
 def _read_files(patterns, skip):
-    documents = sum(_read_all(_of_patterns(patterns), skip), [])
+    documents = sum(_read_all(files_of_patterns(patterns), skip), [])
     random.Random(0).shuffle(documents)
     return documents
 
@@ -115,12 +142,10 @@ def _read_all(paths, skip):
     """Returns a list of documents for each file."""
     bad, read = collections.defaultdict(list), []
     for path in paths:
-        plain = path.removesuffix(".gz").endswith(".txt")
+        plain = plain_name(path).endswith(".txt")
         read.append(list((_read_plain if plain else _read_rows)(path, bad)))
     documents = sum(map(len, read))
-    how = "TASK = @text_task() and text_task.on_bad_rows = 'skip'"
-    rows = sum(map(len, bad.values())) + documents
-    report_bad_rows("text files", bad, {x: x for x in paths}, rows, how, skip)
+    _report(bad, paths, documents, skip)
     if not documents:
         raise UserError(
             f"There is no text in {shorten(paths)}: "
@@ -129,43 +154,80 @@ def _read_all(paths, skip):
     return read
 
 
-def _read_rows(path, bad):
-    """Yields the documents of a table."""
-    names, lines = read_table(path, fields=["text"])
-    if lines and "text" not in names:
-        raise UserError(f"{path} has no column 'text'. {describe_columns(names)}")
-    for line in lines:
-        problem, text = line.problem, None
-        try:
-            text = None if problem else line.text("text")
-        except UserError as error:
-            problem = str(error)
-        if text and text.strip():
-            yield text
-        else:
-            bad[path, problem or "no text"].append(line.number)
+def _report(bad, paths, documents, skip):
+    how = "TASK = @text_task() and text_task.on_bad_rows = 'skip'"
+    rows = sum(map(len, bad.values())) + documents
+    report_bad_rows("text files", bad, {x: x for x in paths}, rows, how, skip)
 
 
-def _read_plain(path, bad):
-    """Yields the documents of a .txt file."""
-    good = []
-    for number, line in enumerate(split_lines(read_text(path)), 1):
-        if is_utf8(line):
-            good.append(line)
+def _read_rows(path, bad, skip=0):
+    """Yields the documents of a table after the first `skip` records."""
+    files = [TableFile(x, fields=["text"]) for x in shards_of(path)]
+    for file in files:
+        for line in itertools.chain.from_iterable(file.records(skip)):
+            if "text" not in file.names:
+                raise UserError(
+                    f"{path} has no column 'text'. {describe_columns([*file.names])}"
+                )
+            problem, text = line.problem, None
+            try:
+                text = None if problem else line.text("text")
+            except UserError as error:
+                problem = str(error)
+            if text and text.strip():
+                yield text
+            else:
+                bad[path, problem or "no text"].append(line.number)
+
+
+def _read_plain(path, bad, most=None):
+    """Yields the documents of a .txt file; of `most` characters if it is a book."""
+    if not tf.io.gfile.exists(path):
+        read_text(path)  # raises
+    with open_text(path) as file:
+        lines = _good_lines(file, path, bad)
+        head, size = [], 0
+        for line in lines:
+            head.append(line)
+            size += len(line) + 1
+            if most and size > most:
+                break
         else:
-            bad[path, "invalid UTF-8"].append(number)
-    text = "\n".join(good)
-    book = re.search(
-        r"\*\*\* ?START OF TH.*?\n(.*)\n[^\n]*\*\*\* ?END OF TH", text, re.DOTALL
-    )
-    document, size = [], 0
-    for paragraph in re.split(r"\n\s*\n", book[1] if book else text):
-        paragraph = " ".join(paragraph.split())
-        if paragraph:
+            text = "\n".join(head)
+            book = re.search(
+                r"\*\*\* ?START OF TH.*?\n(.*)\n[^\n]*\*\*\* ?END OF TH",
+                text,
+                re.DOTALL,
+            )
+            head = (book[1] if book else text).split("\n")
+        document, size = [], 0
+        for paragraph in _paragraphs(itertools.chain(head, lines)):
             document.append(paragraph)
             size += len(paragraph) + 1
-        if size >= _DOCUMENT:
+            if size >= _DOCUMENT:
+                yield "\n".join(document)
+                document, size = [], 0
+        if document:
             yield "\n".join(document)
-            document, size = [], 0
-    if document:
-        yield "\n".join(document)
+
+
+def _good_lines(file, path, bad):
+    for number, line in enumerate(lines_of(file), 1):
+        if is_utf8(line):
+            yield line
+        else:
+            bad[path, "invalid UTF-8"].append(number)
+
+
+def _paragraphs(lines):
+    """Yields the texts between blank lines, each with single blanks in it."""
+    paragraph = []
+    for line in lines:
+        words = line.split()
+        if words:
+            paragraph += words
+        elif paragraph:
+            yield " ".join(paragraph)
+            paragraph = []
+    if paragraph:
+        yield " ".join(paragraph)

@@ -1,0 +1,263 @@
+"""Tables and texts read block by block, compared with the same held in memory."""
+
+import gzip
+import json
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import seqio
+import tensorflow as tf
+
+from remixer_tf.data.failures import data_errors, reading
+from remixer_tf.data.lengths import LongExamples
+from remixer_tf.data.pipeline import Batching, train_dataset
+from remixer_tf.errors import UserError
+from remixer_tf.tasks import streams
+from remixer_tf.tasks.table_files import TableFile
+from remixer_tf.tasks.tables import TableRows, table_task
+from remixer_tf.tasks.text import text_task
+
+ROWS = [(i, f"the square\u2028 of {i}", i * i) for i in range(2_500)]
+
+
+def text_of(format, rows=ROWS, header=True):
+    """The rows as text, whose cells need no quotes."""
+    if format == "jsonl":
+        keys = "n", "text", "square"
+        return "".join(json.dumps(dict(zip(keys, x, strict=True))) + "\n" for x in rows)
+    comma = "," if format == "csv" else "\t"
+    lines = [comma.join(map(str, row)) for row in rows]
+    return "\n".join([comma.join(["n", "text", "square"])] * header + lines) + "\n"
+
+
+def columns(rows=ROWS):
+    n, text, square = zip(*rows, strict=True)
+    return pyarrow.table({"n": n, "text": text, "square": square})
+
+
+def write(path, rows=ROWS):
+    """Writes rows in the format of a file's name."""
+    kind = path.name.split(".")[1].partition("-")[0]
+    if kind == "parquet":
+        pyarrow.parquet.write_table(columns(rows), path, row_group_size=700)
+    elif kind == "arrow":
+        with pyarrow.ipc.new_stream(path, columns(rows).schema) as file:
+            file.write_table(columns(rows), max_chunksize=300)
+    elif kind.startswith("tfrecord"):
+        kind = "GZIP" if path.suffix == ".gz" else ""
+        with tf.io.TFRecordWriter(str(path), kind) as file:
+            for row in rows:
+                example = tf.train.Example()
+                feature = example.features.feature
+                feature["n"].int64_list.value.append(row[0])
+                feature["text"].bytes_list.value.append(row[1].encode())
+                feature["square"].int64_list.value.append(row[2])
+                file.write(example.SerializeToString())
+    else:
+        data = text_of(kind, rows).encode()
+        if path.suffix == ".gz":
+            data = gzip.compress(data[:5_000]) + gzip.compress(data[5_000:])
+        if path.suffix == ".zst":
+            parts = data[:5_000], data[5_000:]
+            data = b"".join(
+                pyarrow.Codec("zstd").compress(part, asbytes=True) for part in parts
+            )
+        path.write_bytes(data)
+
+
+def task(files, **rows):
+    rows = TableRows(**{"streamed": True} | rows)
+    files = {k: str(x) for k, x in files.items()} if isinstance(files, dict) else files
+    return table_task(files, "{n} {text}", "{square}", rows=rows)
+
+
+def read(task, split="train", **options):
+    """The rows of a task's source, as they are in `ROWS`."""
+    dataset = task.source.get_dataset(split, shuffle=False, **options)
+    found = []
+    with reading(task, split):
+        for row in dataset.as_numpy_iterator():
+            n, _, text = row["inputs"].decode().partition(" ")
+            found.append((int(n), text, int(row["targets"])))
+    return found
+
+
+def mostly_slow(*names, quick):
+    return [pytest.param(x, marks=[pytest.mark.slow] * (x not in quick)) for x in names]
+
+
+@pytest.mark.parametrize(
+    "name",
+    mostly_slow(
+        *["a.csv", "a.tsv", "a.jsonl", "a.csv.gz", "a.jsonl.zst", "a.tsv.zst"],
+        *["a.parquet", "a.arrow", "a.tfrecord", "a.tfrecord.gz", "a.jsonl-0-of-1"],
+        quick=["a.csv.gz", "a.jsonl.zst", "a.parquet"],
+    ),
+)
+def test_every_format_has_the_same_rows(tmp_path, name):
+    write(tmp_path / name)
+    assert read(task({"train": tmp_path / name})) == ROWS
+    skipped = [x for x in TableFile(str(tmp_path / name)).records(skip=1_999)]
+    assert [line.number for record in skipped for line in record][:2] == (
+        [2_001, 2_002] if name[2:5] in ("csv", "tsv") else [2_000, 2_001]
+    )
+    assert len(skipped) == 501
+
+
+def test_shards_of_a_pattern_and_hosts(tmp_path):
+    for part in range(3):
+        write(tmp_path / f"part-{part}.jsonl.gz", ROWS[part::3])
+    sharded = task({"train": tmp_path / "part-*.jsonl.gz"})
+    assert len(sharded.source.list_shards("train")) == 3
+    found = read(sharded)
+    assert sorted(found) == ROWS and found[:17] == [*ROWS[:48:3], ROWS[1]]
+    parts = [read(sharded, shard_info=seqio.ShardInfo(i, 3)) for i in range(3)]
+    assert parts == [ROWS[i::3] for i in range(3)]
+    with pytest.raises(UserError, match="train has 3 files, and 4 hosts"):
+        read(sharded, shard_info=seqio.ShardInfo(0, 4))
+
+
+def test_what_save_to_disk_writes(tmp_path):
+    write(tmp_path / "data-00000-of-00002.arrow", ROWS[:1000])
+    write(tmp_path / "data-00001-of-00002.arrow", ROWS[1000:])
+    names = [{"filename": f"data-0000{i}-of-00002.arrow"} for i in range(2)]
+    (tmp_path / "state.json").write_text(json.dumps({"_data_files": names}))
+    assert sorted(read(task({"train": tmp_path}))) == ROWS
+
+
+@pytest.mark.parametrize(
+    "name", mostly_slow("a.csv", "a.parquet", "a.jsonl.gz", quick=["a.csv"])
+)
+def test_a_position_is_restored_exactly(tmp_path, name):
+    write(tmp_path / name, ROWS[:1_100])
+    rows = task({"train": tmp_path / name})
+
+    def iterator():
+        lengths = {"inputs": 32, "targets": 12}
+        dataset = train_dataset(rows, lengths, Batching(64), LongExamples())
+        return iter(dataset)
+
+    first = iterator()
+    for _ in range(9):
+        next(first)
+    path = tf.train.Checkpoint(iterator=first).save(str(tmp_path / "checkpoint"))
+    second = iterator()
+    tf.train.Checkpoint(iterator=second).restore(path).assert_consumed()
+    for _ in range(20):  # more than an epoch
+        want, got = next(first), next(second)
+        for key in want:
+            np.testing.assert_array_equal(want[key], got[key])
+
+
+def test_splits_are_drawn_by_the_number_of_a_row(tmp_path):
+    write(tmp_path / "a.csv")
+    shares = {"train": 0.8, "dev": 0.2}
+    drawn = task(str(tmp_path / "a.csv"), fractions=shares)
+    train, dev = read(drawn), read(drawn, "dev")
+    assert sorted(train + dev) == ROWS
+    assert 0.18 < len(dev) / len(ROWS) < 0.22  # 2.5 deviations of a binomial
+    other = task(str(tmp_path / "a.csv"), fractions=shares, seed=1)
+    assert read(other, "dev") != dev
+
+
+def test_bad_rows(tmp_path, caplog):
+    lines = text_of("csv").split("\n")
+    lines[1_500] = "3"
+    lines[1_700] = "3,a,"
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    message = "train, wrong column count .expected 3.: 1 .line 1501 of .*a.csv"
+    with pytest.raises(UserError, match=message):
+        read(task({"train": tmp_path / "a.csv"}))
+    skipping = task({"train": tmp_path / "a.csv"}, on_bad_rows="skip")
+    assert read(skipping) == ROWS[:1_499] + ROWS[1_500:1_699] + ROWS[1_700:]
+    (text,) = [x.getMessage() for x in caplog.records if "skipped" in x.getMessage()]
+    assert "2 of 2,500 rows are bad and skipped" in text and "line 1701" in text
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("b.csv", "text,n,square\na,1,1\n", "b.csv has other columns than .*a.csv"),
+        ("b.jsonl", '{"n": 1, "text": "a"}\n', "b.jsonl has no column 'square'"),
+        (
+            "b.csv.gz",
+            gzip.compress(b"n,text,square\n" * 9)[:-9],
+            "b.csv.gz cannot be de",
+        ),
+        ("b.csv.zst", b"no zstd", "b.csv.zst cannot be decompressed"),
+        ("b.parquet", b"PAR1 no", "b.parquet' is not the Parquet"),
+        ("b.tfrecord", b"no record at all", "b.tfrecord' holds no records"),
+        ("b.tar", b"", "b.tar' is a tar archive, as WebDataset's. tf.data reads none"),
+        ("b.tar.gz", b"", "is a tar archive"),
+    ],
+)
+def test_a_shard_that_does_not_fit_is_named(tmp_path, name, content, message):
+    kind = "csv" if "csv" in name else name.split(".")[1]
+    if kind != "tar":
+        write(tmp_path / f"a.{kind}", ROWS[:9])
+    content = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        read(task({"train": tmp_path / f"*.{kind}*"}))
+
+
+def test_a_file_that_grows_while_it_is_read(tmp_path):
+    write(tmp_path / "a.jsonl")
+    rows = task({"train": tmp_path / "a.jsonl"}).source.get_dataset("train")
+    iterator = iter(rows)
+    next(iterator)
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write(text_of("jsonl", ROWS[:1]))
+    with pytest.raises(UserError, match="a.jsonl has changed while it"), data_errors():
+        for _ in ROWS:
+            next(iterator)
+
+
+def test_large_files_are_streamed(tmp_path, monkeypatch):
+    write(tmp_path / "a.csv")
+    small = task({"train": tmp_path / "a.csv"}, streamed=None)
+    assert not isinstance(small.source, streams.StreamedRows)
+    monkeypatch.setattr(streams, "_LARGE", 1000)
+    large = task({"train": tmp_path / "a.csv"}, streamed=None)
+    assert isinstance(large.source, streams.StreamedRows)
+    missing = task({"train": tmp_path / "missing.csv"}, streamed=None)
+    assert missing.source.splits == ("train",)
+
+
+def documents(task):
+    dataset = task.source.get_dataset("train", shuffle=False)
+    with reading(task, "train"):
+        return [row["text"].decode() for row in dataset.as_numpy_iterator()]
+
+
+@pytest.mark.parametrize("size", [100, 300_000])
+def test_documents_are_those_held_in_memory(tmp_path, size, monkeypatch):
+    monkeypatch.setattr("remixer_tf.tasks.text_files._BOOK", 200_000)
+    paragraphs = [f"a  line {i}\nand another" for i in range(size // 20)]
+    (tmp_path / "a.txt").write_text("\n \n".join(paragraphs) + "\n")
+    with gzip.open(tmp_path / "b.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps({"text": f"text {i}"}) + "\n" for i in range(99))
+    corpus = {"train": [str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl.gz")]}
+    streamed, held = (text_task("lm", corpus, streamed=x) for x in (True, False))
+    assert sorted(documents(streamed)) == sorted(documents(held))
+    assert documents(streamed)[0].startswith("a line 0 and another\na line 1 and")
+
+
+def test_a_book_is_read_between_its_lines(tmp_path):
+    text = "head\n*** START OF THE BOOK ***\n\nin it\n\n*** END OF THE BOOK ***\nfoot"
+    (tmp_path / "a.txt").write_text(text)
+    task = text_task("lm", {"train": str(tmp_path / "a.txt")}, streamed=True)
+    assert documents(task) == ["in it"]
+
+
+def test_bad_documents(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{"text": ""}\n{"text": "b"}\n')
+    corpus = {"train": str(tmp_path / "a.jsonl")}
+    with pytest.raises(UserError, match="a.jsonl, no text: 1 .line 2 of"):
+        documents(text_task("lm", corpus, streamed=True))
+    skipping = text_task("lm", corpus, on_bad_rows="skip", streamed=True)
+    assert documents(skipping) == ["a", "b"]
+    with pytest.raises(UserError, match="needs a corpus that names files"):
+        text_task("lm", streamed=True)

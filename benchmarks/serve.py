@@ -116,6 +116,22 @@ class Server:
         except OSError:
             return False
 
+    def metric(self, name):
+        """The value of a metric that has no labels but the model; 0 without it."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection.request("GET", "/metrics")
+        for line in connection.getresponse().read().decode().splitlines():
+            if line.startswith(name + "{"):
+                return float(line.split()[-1])
+        return 0.0
+
+    def settle(self):
+        """Waits until it gets no faster; returns seconds since the start."""
+        start = time.perf_counter()
+        while self.metric("remixer_tf_compiling"):
+            time.sleep(0.5)
+        return self.seconds + time.perf_counter() - start
+
     def memory(self):
         """Bytes that the server and its children have in memory."""
         import psutil
@@ -220,10 +236,11 @@ def main():
             servers |= theirs(options.anchors, path)
         print_header(
             *("server", "clients", "requests/s", "tokens/s"),
-            *("median (ms)", "p99 (ms)", "ready (s)", "memory (GB)"),
+            *("median (ms)", "p99 (ms)", "ready (s)", "compiled (s)", "memory (GB)"),
         )
         for name, (command, route, ready) in servers.items():
             with contextlib.closing(Server(command, route, ready)) as server:
+                settled = server.settle()
                 for clients in map(int, options.clients.split(",")):
                     found = load(server, clients, asked, options.seconds)
                     latencies, tokens = zip(*found, strict=True)
@@ -235,6 +252,7 @@ def main():
                         f"{1e3 * np.median(latencies):.1f}",
                         f"{1e3 * np.percentile(latencies, 99):.1f}",
                         f"{server.seconds:.1f}",
+                        f"{settled:.1f}",
                         f"{server.memory() / 1e9:.2f}",
                     )
 

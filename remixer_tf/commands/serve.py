@@ -115,11 +115,12 @@ def run(options):
     try:
         server.run(sockets=[listening])
     finally:
-        if app.models.are_busy():  # It loads, or --grace is over.
-            if answers := app.models.all_ready():
+        busy = app.models.are_busy()  # It loads, or --grace is over.
+        if busy or app.models.are_compiling():
+            if late := busy and app.models.all_ready():
                 console.say("ended before all was answered", "warning", sys.stderr)
             sys.stdout.flush()
-            os._exit(int(answers))
+            os._exit(int(late))  # Threads would go on.
     if app.error:
         raise app.error
 

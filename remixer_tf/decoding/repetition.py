@@ -27,12 +27,12 @@ class Repetition:
         """Lowers the scores of tokens that were read.
 
         `scores` are float32 `[batch, beams, vocab_size]`, of the next tokens. `read`,
-        see `tokens_read`, holds tokens 0 to `step`.
+        see `tokens_read`, holds tokens 0 to `step`, int32, of all rows or `[batch]`.
         """
         if not self.penalizes:
             return scores
         positions = ops.arange(read.shape[-1], dtype="int32")
-        read = ops.where(positions <= step, read, scores.shape[-1])
+        read = ops.where(positions <= column(step, 2), read, scores.shape[-1])
         lower = ops.where(scores < 0, scores * self.penalty, scores / self.penalty)
         return ops.where(mark(scores, read), lower, scores)
 
@@ -44,13 +44,15 @@ class Repetition:
         if number < 1:  # Rows are shorter than the n-gram.
             return log_probs
         starts = ops.arange(number, dtype="int32")
-        again = ops.broadcast_to(
-            starts <= step - self.size + 1, (*ops.shape(read)[:2], number)
-        )
+        start = column(step, 2) - self.size + 2  # of the n-gram that is written
+        again = ops.broadcast_to(starts < start, (*ops.shape(read)[:2], number))
         for place in range(self.size - 1):
-            now = ops.take(read, ops.maximum(step - self.size + 2 + place, 0), axis=-1)
+            here = ops.broadcast_to(
+                ops.maximum(start + place, 0), (*ops.shape(read)[:2], 1)
+            )
+            now = ops.take_along_axis(read, here, axis=-1)
             then = read[..., place : place + number]
-            again = ops.logical_and(again, ops.equal(then, now[..., None]))
+            again = ops.logical_and(again, ops.equal(then, now))
         last = ops.where(again, read[..., self.size - 1 :], log_probs.shape[-1])
         return ops.where(mark(log_probs, last), IMPOSSIBLE, log_probs)
 

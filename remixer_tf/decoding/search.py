@@ -11,11 +11,12 @@ from remixer_tf.decoding.constraints import AnswerLimits, Constraint
 from remixer_tf.decoding.repetition import Repetition, tokens_read
 from remixer_tf.decoding.row_settings import column, of_rows
 from remixer_tf.errors import UserError, check_integers
-from remixer_tf.layers.base import DecodeState, reads_at_once
+from remixer_tf.layers.base import DecodeState, by_row, reads_at_once
 from remixer_tf.objectives.batches import check_known_ids
 
 FIRST_CACHE_LENGTH = 64
 HALVINGS = "halvings"  # of a batch, see `decode`
+TURN = "turn"  # of a batch, see `remixer_tf.decoding.turns`
 
 
 class Answers(NamedTuple):
@@ -159,6 +160,8 @@ def decode(
     if not isinstance(limits, AnswerLimits):
         raise UserError(f"limits must be AnswerLimits(). Received: {limits!r:.200}")
     writing = _Writing(model, batch, max_length, search, eos_id, limits)
+    if TURN in batch:
+        return batch[TURN].take(model, writing)
     longest = writing.steps.shape[0]
     length = min(FIRST_CACHE_LENGTH, longest)
     context, cache = model.start_decoding(batch, length, writing.search.beams)
@@ -194,6 +197,7 @@ class _Writing:
 
     def __init__(self, model, batch, max_length, search, eos_id, limits):
         self.arguments = model, batch, max_length, search, eos_id, limits
+        self.batch = batch
         prompt = model.prompt(batch)
         self.halvings = batch.get(HALVINGS, 0) if callable(search) else 0
         self.model, self.prompt = model, prompt
@@ -271,6 +275,39 @@ class _Writing:
         new = alone.write(_take(context, places), cached, _take(now, places))
         return _put(now, places, new)
 
+    def start_apart(self, context, cache, length):
+        """As `start`, and `read`, with rows at steps of their own, `[batch]`.
+
+        `length` is the number of positions in the cache.
+        """
+        now = self.start(cache)
+        step = ops.zeros_like(self.prompt_lengths)
+        if self.width:
+            step = self.prompt_lengths
+            inputs = ops.repeat(self._inputs()[:, :-1], self.search.beams, axis=0)
+            state = self._state(step, ops.arange(length, dtype="int32"), ())
+            cache = self.model.prefill(inputs, cache, context, state)
+        last = ops.take_along_axis(self._inputs(), step[:, None], axis=1)
+        last = ops.zeros_like(now.last) + last
+        return now._replace(step=step, last=last, cache=cache)
+
+    def write_apart(self, context, now, length, steps, running):
+        """Takes steps, see `Turn`, with rows at steps of their own."""
+        cached = ops.arange(length, dtype="int32")
+
+        def goes_on(taken, step, last, hypotheses, *_):
+            runs = ops.any(hypotheses.running, axis=1)
+            has_room = ops.max(ops.where(runs, step, 0)) < length
+            enough = ops.sum(ops.cast(runs, "int32")) > running
+            return ops.logical_and(taken < steps, ops.logical_and(has_room, enough))
+
+        def step(taken, *now):
+            return taken + 1, *self.step(context, cached, *now)
+
+        start = ops.convert_to_tensor(0, "int32"), *now
+        _, *now = ops.while_loop(goes_on, step, start)
+        return _Now(*now)
+
     def _of(self, places):
         """The writing of some rows alone; `places` finds them, see `_places`."""
         model, batch, *others = self.arguments
@@ -283,6 +320,8 @@ class _Writing:
     def _state(self, step, cached, writers):
         """The `DecodeState`; `cached` are the cache's positions."""
         ancestry = None
+        if len(step.shape):  # Rows that have ended count on.
+            step = ops.repeat(ops.minimum(step, cached.shape[0] - 1), self.search.beams)
         if self.search.branches:
             writers = writers[:, :, : cached.shape[0]]
             ancestry = ops.one_hot(writers, self.search.beams, axis=1)[:, :, None]
@@ -341,7 +380,7 @@ class _Writing:
             cache = self.model.reorder_cache(cache, rows)
         tokens, scores, running = hypotheses
         free = ops.logical_and(running, ops.logical_not(reading)[:, None])
-        here = ops.equal(self.steps[: self.prompt.shape[1]], now.step)
+        here = ops.equal(self.steps[: self.prompt.shape[1]], by_row(now.step))
         given = ops.sum(ops.where(here, self.prompt, 0), axis=1)
         last = ops.where(free, choice.tokens, given[:, None])
         # Without making parents' log-probabilities: they are many.

@@ -20,6 +20,7 @@ from remixer_tf.layers.base import (
     Context,
     DecodeState,
     Sublayer,
+    by_row,
     dense,
     fill_cache,
     read_cache,
@@ -30,7 +31,7 @@ from remixer_tf.layers.base import (
 )
 from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.keywords import SublayerKeywords
-from remixer_tf.layers.position_bias import RelativePositionBias
+from remixer_tf.layers.position_bias import RelativePositionBias, bias_of_step
 from remixer_tf.layers.sowing import sow
 
 
@@ -189,6 +190,7 @@ class SelfAttention(_Attention):
 
     causal = None
     reorders_cache = False
+    rows_apart = True
     keeps = ("key", "value")  # of `_kept`
 
     @checked
@@ -244,12 +246,11 @@ class SelfAttention(_Attention):
         """The biases and masks of position `state.step`."""
         biases = []
         if self.relative_bias:
-            step = ops.reshape(state.step, (1,))
-            biases.append(self.position_bias(step, state.key_positions))
+            biases.append(bias_of_step(self.position_bias, state))
         if self.stack_bias and context.position_bias is not None:
             biases.append(context.position_bias)
-        seen = state.key_positions <= state.step
-        return _sum([*biases, _mask_bias(seen)[None, None, None]])
+        seen = state.key_positions <= by_row(state.step)
+        return _sum([*biases, _mask_bias(seen)[:, None, None]])
 
     def init_cache(self, batch_size: int, max_length: int, context: Context) -> Cache:
         require_causal(self)
@@ -298,6 +299,7 @@ class CrossAttention(_Attention):
 
     causal = True  # It reads no other token of the decoder.
     reorders_cache = False
+    rows_apart = True
     reads_encoder = True
 
     def call(self, x: Tensor, context: Context, training: bool = False) -> Tensor:

@@ -61,7 +61,9 @@ class DecodeState(NamedTuple):
     """Where decoding step by step is.
 
     Attributes:
-        step: int32 scalar, the position being decoded.
+        step: int32 scalar, the position being decoded; or `[batch]`, that of each row,
+            for sublayers that say so, see `Sublayer.rows_apart`. There is no ancestry
+            then.
         key_positions: int32 `[max_length]`, `0 .. max_length - 1`, the positions that
             the cache holds.
         ancestry: float32 `[batch, writers, 1, readers, max_length]`, in a beam search
@@ -114,6 +116,10 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
             own. Set it to False if `decode_step` reads `state.ancestry`, or if the
             cache keeps nothing of hypotheses. A subclass with a `decode_step` of its
             own sets it again: see `reorders_cache`.
+        rows_apart: bool, whether `decode_step` and `prefill` take rows that are each at
+            a position of its own: `state.step` is then `[batch]`, and a server answers
+            the next question in the place of a row that has ended. A subclass with a
+            `decode_step` of its own sets it again.
         first_scorable: int, in a decoder the first position whose output depends on no
             later token. Earlier positions get no loss and no score.
         causal_in_training: bool, False on a causal layer whose outputs in training
@@ -133,6 +139,7 @@ class Sublayer(SavesParts, NamedAxes, keras.layers.Layer):
     causal: bool | None = False
     depends_on_padding: bool = False
     reorders_cache: bool = True
+    rows_apart: bool = False
     first_scorable: int = 0
     causal_in_training: bool = True
     lora_projections: tuple[str, ...] = ()
@@ -309,6 +316,7 @@ class PositionWise(Sublayer):
 
     causal = True
     reorders_cache = False
+    rows_apart = True
 
     def _check_input(self, x):
         """Takes positions in any number of dimensions."""
@@ -329,16 +337,28 @@ def reorders_cache(part):
     reordered: its cache holds what the class chose. Layers without `decode_step` are
     not asked.
     """
-    return any(map(_reorders_own, part._flatten_layers()))
+    own = functools.partial(_of_own_step, name="reorders_cache", unsaid=True)
+    return any(map(own, part._flatten_layers()))
 
 
-def _reorders_own(layer):
+def rows_apart(part):
+    """Whether each row of a model, block or layer may be at a position of its own.
+
+    Each class answers for the `decode_step` that it defines, by the attribute
+    `rows_apart`. A class that defines one and says nothing has all rows in step.
+    """
+    own = functools.partial(_of_own_step, name="rows_apart", unsaid=False, none=True)
+    return all(map(own, part._flatten_layers()))
+
+
+def _of_own_step(layer, name, unsaid, none=False):
+    """What a layer says about its `decode_step`; `none` if it has none."""
     for place in (layer, *type(layer).__mro__):
-        if "reorders_cache" in vars(place):
-            return layer.reorders_cache
+        if name in vars(place):
+            return getattr(layer, name)
         if "decode_step" in vars(place):
-            return True
-    return False
+            return unsaid
+    return none
 
 
 def reorder_cache(cache, rows):
@@ -451,7 +471,8 @@ def _take_steps(part, x, cache, context, state, *others):
     # Step 0 has the shape and dtype of each output.
     y, cache = step(ops.convert_to_tensor(0, "int32"), cache)
     start = ops.convert_to_tensor(1, "int32"), ops.repeat(y, width, axis=1), cache
-    _, y, cache = ops.while_loop(lambda t, *_: t < state.step, add_step, start)
+    end = ops.max(state.step)
+    _, y, cache = ops.while_loop(lambda t, *_: t < end, add_step, start)
     return y, cache
 
 
@@ -513,14 +534,21 @@ def not_causal(layer):
 def update_cache(cached, x, state):
     """Puts `x` at `state.step` of `cached`.
 
-    Both are `[.., length, channels]`, x of length 1. The layout is that of the products
-    that read the cache, which then need no transposition.
+    Both are `[.., length, channels]`, x of length 1. If the step is that of each row,
+    these are their first axis. The layout is that of the products that read the cache,
+    which then need no transposition.
 
     A select and not a dynamic slice: it runs in a SavedModel server, on TPU and in
     TFLite alike, and costs no more than the read of the cache that follows.
     """
-    here = ops.equal(state.key_positions, state.step)[:, None]
+    here = ops.equal(state.key_positions, by_row(state.step))
+    here = ops.reshape(here, (-1, *[1] * (len(cached.shape) - 3), *here.shape[1:], 1))
     return ops.where(here, ops.cast(x, cached.dtype), cached)
+
+
+def by_row(step):
+    """A step of all rows or of each, see `DecodeState`, as `[1 or batch, 1]`."""
+    return ops.reshape(step, (-1, 1))
 
 
 def fill_cache(cached, x):

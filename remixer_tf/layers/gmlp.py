@@ -94,6 +94,7 @@ class SpatialGatingUnit(Sublayer):
 
     causal = None
     reorders_cache = False
+    rows_apart = True
 
     @checked
     def __init__(
@@ -241,6 +242,7 @@ class GatedMLP(Sublayer):
 
     causal = None
     reorders_cache = False
+    rows_apart = True
     lora_projections = ("wi", "wo")
 
     @checked

@@ -15,6 +15,7 @@ from remixer_tf.layers.base import (
     Context,
     DecodeState,
     Sublayer,
+    by_row,
     check_length,
     fill_cache,
     require_causal,
@@ -77,6 +78,7 @@ class LengthMixing(Sublayer):
 
     causal = None
     reorders_cache = False
+    rows_apart = True
     counted_as = "mixing"
 
     @checked
@@ -213,12 +215,15 @@ class LengthMixing(Sublayer):
         return ops.take(flat, target * n + source, axis=1)
 
     def _row(self, target, source):
-        """M's weights of one target at all sources `[1, length]`, from 0 on."""
+        """M's weights of a target, or of `[batch]`, at all sources from 0 on.
+
+        `source` is `[1, length]`. Returns `[heads, 1 or batch, length]`.
+        """
         if self.toeplitz:
-            return self._weights(target, source)
-        # One row: a file in 8 bits reads it with its scale.
-        row = ops.take(self.mixing_matrix, target, axis=1)  # [heads, n]
-        return row[:, None, : source.shape[-1]]
+            return self._weights(by_row(target), source)
+        # Whole rows: a file in 8 bits reads them with their scales.
+        rows = ops.take(self.mixing_matrix, ops.reshape(target, (-1,)), axis=1)
+        return rows[:, :, : source.shape[-1]]
 
     def _toeplitz_weights(self, length):
         """The weights of distances in a sequence: `[heads, 2 length - 1]`."""
@@ -280,12 +285,16 @@ class LengthMixing(Sublayer):
     ) -> tuple[Tensor, Cache]:
         """See `Sublayer`: row t of M, at step t, times the inputs so far."""
         ancestry, heads = state.ancestry, self.num_mixing_heads
-        inputs = update_cache(cache["inputs"], self._as_cached(x), state)
         t, s = state.step, state.key_positions[None]
-        row = self._restrict(self._row(t, s), s <= t)
-        row = ops.cast(row, inputs.dtype)  # M[t]: [heads, 1, length]
-        if ancestry is None:
-            hypotheses = 1
+        apart = len(t.shape) > 0  # rows at steps of their own
+        of_heads = state._replace(step=ops.repeat(t, heads)) if apart else state
+        inputs = update_cache(cache["inputs"], self._as_cached(x), of_heads)
+        row = self._restrict(self._row(t, s), s <= by_row(t))
+        row = ops.cast(row, inputs.dtype)  # M[t]: [heads, 1 or batch, length]
+        hypotheses = 1
+        if apart:
+            rows = ops.transpose(row, (1, 0, 2))
+        elif ancestry is None:
             rows = ops.broadcast_to(row, (ops.shape(x)[0], *row.shape))
         else:  # [examples, writers, heads, hypotheses, length]
             hypotheses = ancestry.shape[1]
@@ -296,8 +305,8 @@ class LengthMixing(Sublayer):
         y = ops.sum(y, axis=1)  # over writers
         if self.use_bias:
             b = ops.reshape(self.spatial_bias, (heads, self.max_length))
-            b = ops.take(b, state.step, axis=1)
-            y = y + ops.cast(b, y.dtype)[:, None, None]
+            b = ops.transpose(ops.take(b, ops.reshape(t, (-1,)), axis=1))
+            y = y + ops.cast(b, y.dtype)[:, :, None, None]
         y = ops.transpose(y, (0, 2, 1, 3))
         return ops.reshape(y, (-1, 1, heads * self.group)), {"inputs": inputs}
 

@@ -119,3 +119,10 @@ class RelativePositionBias(SavesParts, NamedAxes, keras.layers.Layer):
             relative_position, self.bidirectional, self.num_buckets, self.max_distance
         )
         return ops.take(self.rel_embedding, buckets, axis=1)
+
+
+def bias_of_step(position_bias, state):
+    """Biases of a `DecodeState`'s step, float32 `[1 or batch, heads, 1, length]`."""
+    bias = position_bias(ops.reshape(state.step, (-1,)), state.key_positions)
+    # Rows at positions of their own are so many queries of one row.
+    return ops.transpose(bias, (2, 1, 0, 3)) if len(state.step.shape) else bias

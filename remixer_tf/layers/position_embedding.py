@@ -10,6 +10,7 @@ from remixer_tf.layers.axes import NamedAxes
 from remixer_tf.layers.base import (
     Context,
     DecodeState,
+    by_row,
     check_length,
     require_max_length,
     require_positions,
@@ -38,6 +39,7 @@ class PositionEmbedding(SavesParts, NamedAxes, keras.layers.Layer):
     """
 
     told_by_stack = ("max_length",)
+    rows_apart = True  # see `Sublayer`
 
     @checked
     def __init__(
@@ -61,7 +63,7 @@ class PositionEmbedding(SavesParts, NamedAxes, keras.layers.Layer):
         length = x.shape[1] if state is None else state.key_positions.shape[0]
         check_length(self, length)
         if state is not None:
-            return x + ops.take(self.embeddings, state.step, axis=0)
+            return x + ops.take(self.embeddings, by_row(state.step), axis=0)
         if context.segment_ids is None:
             return x + self.embeddings[:length]
         require_positions(context)

@@ -80,6 +80,7 @@ class RemixerBlock(Sublayer):
 
     causal = None
     reorders_cache = False
+    rows_apart = True
     lora_projections = ("wi_0", "wi_1", "wo")
 
     @checked

@@ -223,6 +223,35 @@ class TellingModel:
         return self._step(tokens, cache, context, state)
 
 
+class Pieces:
+    """Cuts the text of an answer that grows into pieces.
+
+    Args:
+        answerer: the `TextAnswers` that writes ids as text.
+
+    Attributes:
+        said: str, the pieces until now.
+    """
+
+    def __init__(self, answerer):
+        self._answerer, self.said = answerer, ""
+
+    def next(self, ids, ended):
+        """Returns the next piece, a str: "" where more tokens may change the text.
+
+        `ids` are all of the answer until now, `ended` whether it has no more.
+        """
+        found = self._answerer.write(np.asarray([ids], np.int32)).numpy()[0]
+        # A character may end in a later token.
+        whole = found.decode("utf-8", "ignore")
+        if not ended and self._answerer.unsettled:
+            whole = whole[: -self._answerer.unsettled]
+        piece = ""
+        if len(whole) > len(self.said) and whole.startswith(self.said):
+            piece, self.said = whole[len(self.said) :], whole
+        return piece
+
+
 def tokens_as_they_come(decode):
     """Yields what `decode(tell)` tells, and at last what it returns.
 

@@ -143,18 +143,11 @@ class TextMethods:
             length = answerer.tokens.max_length
             return answerer.tokens.decode_fn(model, batch, length).tokens.numpy()[0]
 
-        ids, said = [], ""
+        ids, pieces = [], searches.Pieces(answerer)
         for new in searches.tokens_as_they_come(decode):
-            ids = [*ids, new] if isinstance(new, int) else new
-            found = answerer.write(np.asarray([ids], np.int32)).numpy()[0]
-            # A character may end in a later token.
-            whole = found.decode("utf-8", "ignore")
-            if isinstance(new, int) and answerer.unsettled:
-                whole = whole[: -answerer.unsettled]
-            piece = ""
-            if len(whole) > len(said) and whole.startswith(said):
-                piece, said = whole[len(said) :], whole
-            yield piece, [*map(int, ids)]
+            ended = not isinstance(new, int)
+            ids = new if ended else [*ids, new]
+            yield pieces.next(ids, ended), [*map(int, ids)]
 
     def score(
         self,

@@ -34,6 +34,7 @@ from remixer_tf.layers.dropout import Dropout
 from remixer_tf.layers.facts import StackFacts
 from remixer_tf.layers.keywords import LayerKeywords
 from remixer_tf.layers.normalization import RMSNorm
+from remixer_tf.layers.position_bias import bias_of_step
 from remixer_tf.layers.saving import SavesParts, configuration_of
 from remixer_tf.models.remat import call_recomputed, check_remat
 from remixer_tf.models.scan import call_scanned, check_scan
@@ -59,6 +60,7 @@ class Block(keras.layers.Layer):
         ValueError: if the sublayer returns another shape than it received.
     """
 
+    rows_apart = True  # see `Sublayer`
     reorders_cache = False  # It keeps nothing besides the sublayer's.
 
     def __init__(
@@ -396,6 +398,11 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         firsts = [getattr(block.sublayer, "first_scorable", 0) for block in self.blocks]
         return max(firsts, default=0)
 
+    @property
+    def rows_apart(self):
+        """See `Sublayer`: whether the absolute positions can be each row's own."""
+        return self.positions is None or getattr(self.positions, "rows_apart", False)
+
     def _make_sublayer(self, factory, key, name):
         sublayer = make_sublayer(factory, key, self.dtype_policy)
         path = f"{self.name}/{name}"
@@ -445,8 +452,7 @@ class TransformerStack(SavesParts, keras.layers.Layer):
             if whole:
                 bias = self.position_bias.whole(x.shape[1])
             else:
-                step = ops.reshape(state.step, (1,))
-                bias = self.position_bias(step, state.key_positions)
+                bias = bias_of_step(self.position_bias, state)
             context = context._replace(position_bias=bias)
         new_cache = {}
         scanned = training and self.scan
@@ -497,17 +503,18 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         }
 
     def grow_cache(self, cache: Cache, max_length: int, context: Context) -> Cache:
-        """A cache of `init_cache` or a step, padded to hold `max_length` tokens.
+        """A cache of `init_cache` or a step, padded or cut to hold `max_length` tokens.
 
-        Entries that a subclass or model adds to the blocks' caches stay as they are.
+        It gets the length of `context.encoded` too. Entries that a subclass or model
+        adds to the blocks' caches stay as they are.
         """
         # One row is enough: only the other axes count.
         empty = self.init_cache(1, max_length, context)
 
         def pad(value, like):
-            missing = [
-                n - m for n, m in zip(like.shape[1:], value.shape[1:], strict=True)
-            ]
+            sizes = like.shape[1:]
+            value = value[(slice(None), *(slice(n) for n in sizes))]
+            missing = [n - m for n, m in zip(sizes, value.shape[1:], strict=True)]
             return ops.pad(value, [[0, 0], *[[0, n] for n in missing]])
 
         own = {name: part for name, part in cache.items() if name not in empty}

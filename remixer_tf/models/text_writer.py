@@ -5,7 +5,7 @@ from keras import ops
 
 from remixer_tf.arguments import Cache, Factory, PositiveInt, Shape, Tensor, checked
 from remixer_tf.layers.axes import build_named
-from remixer_tf.layers.base import Context, DecodeState, dense
+from remixer_tf.layers.base import Context, DecodeState, by_row, dense
 from remixer_tf.layers.embedding import TiedLogits
 from remixer_tf.models.keras_model import KerasModel
 from remixer_tf.objectives.hidden import matrix_of
@@ -20,6 +20,7 @@ class TextWriter(KerasModel):
     `EncoderDecoder`.
     """
 
+    rows_apart = True  # see `Sublayer`
     scale_logits = False
     target_name = "decoder_target_tokens"
 
@@ -73,7 +74,7 @@ class TextWriter(KerasModel):
         return getattr(self.decoder, "first_scorable", 0)
 
     def grow_cache(self, context: Context, cache: Cache, max_length: int) -> Cache:
-        """Pads the cache of the last step, to hold `max_length` tokens."""
+        """Pads or cuts the cache of the last step, to hold `max_length` tokens."""
         return self.decoder.grow_cache(cache, max_length, context)
 
     def reorder_cache(self, cache: Cache, rows: Tensor) -> Cache:
@@ -111,7 +112,7 @@ class TextWriter(KerasModel):
             state: a `DecodeState`; `step`, at most `width`, is the position that is
                 decoded next.
         """
-        read = ops.arange(tokens.shape[1], dtype="int32") < state.step
+        read = ops.arange(tokens.shape[1], dtype="int32") < by_row(state.step)
         mask = ops.zeros_like(tokens) + ops.cast(read, "int32")
         context = context._replace(tokens=tokens, token_mask=mask)
         x = self.token_embedding(tokens)

@@ -7,7 +7,6 @@ import threading
 import time
 from typing import Any, NamedTuple
 
-from remixer_tf.server.limits import try_later
 from remixer_tf.server.signatures import how_many, padded
 
 _AHEAD = 4  # times the largest batch, of rows that are sorted by length
@@ -50,7 +49,7 @@ class Thread:
                 error = raised
             self.busy = False
             try:
-                loop.call_soon_threadsafe(_finish, future, result, error)
+                loop.call_soon_threadsafe(finish, future, result, error)
             except RuntimeError:  # The loop has ended, and with it who asked.
                 pass
             # Nothing is held while it waits for the next call.
@@ -58,7 +57,8 @@ class Thread:
         call()
 
 
-def _finish(future, result, error):
+def finish(future, result, error):
+    """Gives a future a result, or an error that is not None."""
     if future.done():  # Nobody waits any more.
         return
     if error is None:
@@ -88,17 +88,15 @@ class Batcher:
 
     Args:
         thread: the `Thread` that computes.
-        max_queue: int, rows that wait at most.
         wait: float, in seconds.
         observe: function of the number of rows of each batch, and of its seconds.
     """
 
-    def __init__(self, thread, max_queue, wait=0.003, observe=lambda rows, seconds: 0):
-        self._thread, self._max_queue, self._wait = thread, max_queue, wait
-        self._observe = observe
+    def __init__(self, thread, wait=0.003, observe=lambda rows, seconds: 0):
+        self._thread, self._wait, self._observe = thread, wait, observe
         self._rows, self._task = collections.deque(), None
         self._arrived = asyncio.Event()
-        self._expected, self._rate = 1, 0.0  # requests, rows per second
+        self._expected = 1  # requests
 
     def waiting(self):
         """Returns how many rows wait."""
@@ -107,18 +105,8 @@ class Batcher:
     async def ask(self, signature, rows):
         """Returns a signature's answers to rows, a list of dictionaries.
 
-        If the task that asks is cancelled, rows that still wait are left out. Raises a
-        `Refusal` if too many wait.
+        If the task that asks is cancelled, rows that still wait are left out.
         """
-        ahead = self.waiting()
-        if ahead + len(rows) > self._max_queue:
-            seconds = ahead / self._rate if self._rate else 1
-            raise try_later(
-                429,
-                f"{ahead} texts wait for this model, and at most {self._max_queue} may."
-                " Send the request again later.",
-                min(seconds, 60),
-            )
         loop = asyncio.get_running_loop()
         futures, request = [loop.create_future() for _ in rows], object()
         for values, future in zip(rows, futures, strict=True):
@@ -149,10 +137,8 @@ class Batcher:
             seconds = time.monotonic() - start
             for row, answer in zip(rows, found, strict=True):
                 failed = isinstance(answer, Exception)
-                _finish(row.future, answer, answer if failed else None)
+                finish(row.future, answer, answer if failed else None)
             self._expected = _requests(rows)
-            rate = len(rows) / max(seconds, 1e-6)
-            self._rate = 0.9 * self._rate + 0.1 * rate if self._rate else rate
             self._observe(len(rows), seconds)
 
     async def _gather(self):

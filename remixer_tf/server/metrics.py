@@ -76,11 +76,15 @@ class Metrics:
         versions = GaugeMetricFamily(
             "remixer_tf_model", "Models that answer", labels=["model", "version"]
         )
+        compiling = GaugeMetricFamily(
+            "remixer_tf_compiling", "1 while XLA makes a model faster", labels=["model"]
+        )
         for served in self._models():
-            queue.add_metric([served.name], served.batcher.waiting())
+            compiling.add_metric([served.name], served.is_compiling)
+            queue.add_metric([served.name], served.waiting())
             compiled.add_metric([served.name], served.compilations)
             versions.add_metric([served.name, served.version], 1)
-        return [queue, compiled, versions]
+        return [queue, compiled, compiling, versions]
 
     def text(self):
         """Returns all, bytes in Prometheus' format."""

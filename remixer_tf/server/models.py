@@ -95,6 +95,10 @@ class Models:
         """Returns whether a model is being loaded or computes."""
         return any(thread.busy for thread in self._threads)
 
+    def are_compiling(self):
+        """Returns whether a model that answers still gets faster."""
+        return any(served.is_compiling for served in self.ready())
+
     async def load(self):
         """Loads all models. A mistake of the user's is raised."""
         for source in self._sources:

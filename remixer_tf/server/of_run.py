@@ -3,15 +3,20 @@
 import asyncio
 import collections
 import functools
+import threading
 import time
 import warnings
 
+import keras
 import numpy as np
 import tensorflow as tf
 
+from remixer_tf import programs
 from remixer_tf.data.classification import ClassNames
+from remixer_tf.data.eval_batches import writes_in_float32
 from remixer_tf.decoding import HuggingFaceRules, Sampling, T5Rules, check_scores
 from remixer_tf.decoding.row_random import seed_words
+from remixer_tf.engines.tensorflow.strategy import uses_xla
 from remixer_tf.errors import UserError
 from remixer_tf.evaluation.results import metrics_at
 from remixer_tf.loaded import searches
@@ -24,8 +29,11 @@ from remixer_tf.server.limits import invalid, try_later
 from remixer_tf.server.observed import observed, pair_batch
 from remixer_tf.server.served import GENERATE, SCORE, Served, draw_seed
 from remixer_tf.server.signatures import Signature, Tensor
+from remixer_tf.server.writing import Writer, answers_of
+from remixer_tf.serving.continuous import ContinuousSearch
 from remixer_tf.serving.text_encoder import text_encoder
 from remixer_tf.serving.text_scorer import quarters
+from remixer_tf.serving.text_to_text import text_to_text
 from remixer_tf.startup import check_backend
 
 STRING = Tensor("string")
@@ -41,15 +49,32 @@ class _Search:
     Attributes:
         defaults: dictionary of NumPy's numbers, the inputs of its graph.
         lengths: list of ints, what questions are padded to.
+        writer: the `Writer`, if rows come and go; else None.
+        made: an `asyncio.Event`: there is the writer, or there will be none.
     """
 
     def __init__(self, answerer, defaults, lengths=1):
-        self.answerer, self.defaults = answerer, defaults
+        self.answerer, self.defaults, self.writer = answerer, defaults, None
+        self.made = asyncio.Event()
+        self.made.set()
         self.lengths = [answerer.input_length]
         if hasattr(answerer, "lengths"):
             # Each is traced, and perhaps compiled: seconds.
             self.lengths = answerer.lengths[::-2][:lengths][::-1]
             answerer.lengths = self.lengths
+
+    def come_and_go(self, model, sizes, thread):
+        """Makes the `writer`, where search and model have one."""
+        if keras.backend.backend() != "tensorflow":
+            return
+        try:
+            search = ContinuousSearch(
+                model, self.answerer.tokens, self.lengths, self.defaults
+            )
+            search.trace(search.shapes[0])
+        except UserError:  # Rows keep in step.
+            return
+        self.writer = Writer(search, self.answerer, self.defaults, sizes, thread)
 
     def decode(self, tokens, rows):
         """Answers ids `[batch, ..]`; `rows` are dictionaries of inputs."""
@@ -77,6 +102,10 @@ class ServedRun(Served):
     def __init__(self, run, name, limits, thread, sizes):
         super().__init__(name, run.model_dir, limits, thread)
         self.run, self.sizes = run, sizes
+        # A graph that XLA does not compile serves any number of rows.
+        whole = keras.backend.backend() != "tensorflow" or uses_xla(None)
+        self._of_any_rows = not whole
+        self._any_sizes = sizes if whole else tuple(range(1, sizes[-1] + 1))
         self._others = collections.OrderedDict()
         self._streams = self._asked_for = 0
         self._about = {}
@@ -132,8 +161,10 @@ class ServedRun(Served):
                 "seed": Tensor("int64", (), None, 0, _LONG_SEED),
             }
         self._own = _Search(answerer, inputs, lengths=2)
+        if hasattr(answerer, "tokens"):
+            self._own.come_and_go(run.model, self.sizes, self.thread)
         self.eos_id = answerer.codec.vocabulary("targets").eos_id
-        several = len(self._answers(self._own, 1, warm=True)[0].get("all_scores", ()))
+        several = len(self._warm_answer(self._own, 1).get("all_scores", ()))
         outputs = dict(ANSWERS)
         if several:
             outputs["all_outputs"] = Tensor("string", (several,))
@@ -164,7 +195,7 @@ class ServedRun(Served):
                 "trimmed": Tensor("bool"),
             },
             self._score,
-            self.sizes,
+            self._any_sizes,
         )
 
     def _observe_by(self, batch_of):
@@ -200,8 +231,8 @@ class ServedRun(Served):
 
         self._observe_by(batch_of)
         if model.num_classes:
-            self._add_graph("classify", "classify", self.sizes)
-        self._add_graph("embed", "embed", self.sizes)
+            self._add_graph("classify", "classify", self._any_sizes)
+        self._add_graph("embed", "embed", self._any_sizes)
 
     def _add_graph(self, name, of_export, sizes):
         """Adds a signature by the graph that an export would have."""
@@ -239,27 +270,29 @@ class ServedRun(Served):
         return self._draws if top_p is None or top_p >= 1 else self._top_p
 
     def _generate(self, rows):
-        search = self._search_of(rows[0])
-        return self._answers(search, len(rows), rows)
+        return self._answers(self._search_of(rows[0]), rows)
 
-    def _answers(self, search, size, rows=(), warm=False):
-        """Answers rows of one search."""
-        if warm:
-            rows = [{"inputs": b"A question .", "max_length": np.int32(1)}] * size
+    def _answers(self, search, rows):
+        """Answers rows of one search, all until the last has ended."""
         answerer = search.answerer
         tokens, trimmed = answerer.tokens_of(tf.constant([r["inputs"] for r in rows]))
         self.compiles(*search.shape(tokens))
         found = search.decode(tokens, [*map(_settings, rows)])
-        found_tensors = tf.nest.map_structure(tf.constant, found)
-        texts = answerer.written(found_tensors, trimmed)
-        texts = {name: value.numpy() for name, value in texts.items()}
-        answers = []
-        for i, row in enumerate(found.tokens):
-            answer = {name: value[i] for name, value in texts.items()}
-            answer["tokens"] = row[row > 0].tolist()
-            answer["input_tokens"] = int(np.count_nonzero(tokens[i]))
-            answers.append(answer)
+        answers = answers_of(answerer, found, trimmed)
+        for answer, ids in zip(answers, tokens, strict=True):
+            answer["input_tokens"] = int(np.count_nonzero(ids))
         return answers
+
+    def _made_at_start(self):
+        """The searches that no request waits for, a list."""
+        return [self._own, *([self._draws, self._top_p] if self._draws else [])]
+
+    def _warm_answer(self, search, size):
+        """Answers so many questions with one token each; returns an answer."""
+        row = {"inputs": b"A question .", "max_length": np.int32(1)}
+        if search.writer:
+            return search.writer.answer(row["inputs"], _settings(row))
+        return self._answers(search, [row] * size)[0]
 
     def _score(self, rows):
         scorer = self._scorer
@@ -269,7 +302,7 @@ class ServedRun(Served):
             whole = max(len(a) + len(b) for a, b in pairs)
             row_length = scorer.codec.row_length
             length = quarters(min(whole, row_length), row_length)
-        self.compiles(SCORE, len(rows), length)
+        self.compiles(SCORE, self._of_any_rows or len(rows), length)
         found = scorer.score_tokens(pairs, len(rows))
         return [
             one | {"scores": one["score"], "texts": self.token_texts(one["tokens"])}
@@ -309,45 +342,47 @@ class ServedRun(Served):
         return [{"outputs": text.encode()} for text in found]
 
     def _warm_up(self, say):
-        start = time.monotonic()
-        warmed = []
+        self._say, start = say, time.monotonic()
         if GENERATE in self.signatures:
-            warmed = [self._own, *([self._draws, self._top_p] if self._draws else [])]
+            searches = self._made_at_start()
             say(
-                f"{self.name}: compiles {len(warmed)} searches for batches of "
-                f"{_joined(self.sizes)} texts of {_joined(self._own.lengths)} tokens"
+                f"{self.name}: makes {len(searches)} searches for {_joined(self.sizes)}"
+                f" texts of {_joined(self._own.lengths)} tokens"
             )
-        for search in warmed:
-            for size in self.sizes:
-                self._warm_search(search, size)
+            for search in searches:
+                if search is not self._own and self._own.writer:
+                    search.made.clear()  # until `_get_faster` has made it
+                elif not search.writer:
+                    self._warm_search(search)
         if SCORE in self.signatures:
             self._warm_scorer()
         for name, signature in self.signatures.items():
             if name in ("classify", "embed", "answer"):
                 self._warm_signature(signature)
-        if self.longest and GENERATE in self.signatures:
+        if self.longest and GENERATE in self.signatures and not self._own.writer:
             self._warm_stream()
-        seconds = time.monotonic() - start
         shapes = len(self._compiled)
+        seconds = time.monotonic() - start
         say(f"{self.name}: warmed up {shapes} shapes in {seconds:.1f} s")
 
-    def _warm_search(self, search, size):
-        rows = [{"max_length": np.int32(1)}] * size
-        for length in search.lengths:
-            tokens = np.zeros([size, search.answerer.input_length], np.int32)
-            tokens[:, :length] = 2
-            self.compiles(*search.shape(tokens))
-            search.decode(tokens, rows)
-        self._answers(search, size, warm=True)  # with the tokenizer
+    def _warm_search(self, search):
+        for size in self.sizes:
+            rows = [{"max_length": np.int32(1)}] * size
+            for length in search.lengths:
+                tokens = np.zeros([size, search.answerer.input_length], np.int32)
+                tokens[:, :length] = 2
+                self.compiles(*search.shape(tokens))
+                search.decode(tokens, rows)
+            self._warm_answer(search, size)  # with the tokenizer
 
     def _warm_scorer(self):
         codec, lengths = self._scorer.codec, [None]
         if codec.one_row:
             quarter = -(-codec.row_length // 4)
             lengths = sorted({min(quarter * i, codec.row_length) for i in range(1, 5)})
-        for size in self.sizes:
+        for size in (1,) if self._of_any_rows else self.sizes:
             for length in lengths:
-                self.compiles(SCORE, size, length)
+                self.compiles(SCORE, self._of_any_rows or size, length)
                 pairs = [([], [2] * (length or 1))] * size
                 [*self._scorer.score_tokens(pairs, size)]
 
@@ -356,7 +391,7 @@ class ServedRun(Served):
         if "image_bytes" in texts:
             image = tf.io.encode_png(np.zeros([8, 8, 3], np.uint8)).numpy()
             texts = {"image_bytes": image}
-        for size in signature.sizes:
+        for size in {signature.sizes[0], signature.sizes[-1]}:
             signature.compute([texts] * size)
 
     def _warm_stream(self):
@@ -406,6 +441,78 @@ class ServedRun(Served):
                 settings["seeds"] = seed_words(draw_seed())
         more = {"search": search, "settings": settings}
         return self.signatures[GENERATE], [{"inputs": text, **more} for text in texts]
+
+    def open(self, observe=lambda rows, seconds: 0):
+        super().open(observe)
+        for search in self._written():
+            search.writer.observe = observe
+        if self._written():
+            self.is_compiling = True
+            loop = asyncio.get_running_loop()
+            # It ends with the process.
+            thread = threading.Thread(target=self._get_faster, args=[loop], daemon=True)
+            thread.start()
+
+    def _own_by_xla(self):
+        """Whether XLA compiles the own search, as it does for `infer`."""
+        wanted = self.run.configuration.value(text_to_text, "jit_compile")
+        if wanted is None:
+            answers = programs.are_wanted() and writes_in_float32(self.run.model)
+            wanted = uses_xla(None) or answers
+        return wanted
+
+    def _get_faster(self, loop):
+        """Makes what can wait until questions are answered, in a thread of its own."""
+        start, number, own = time.monotonic(), 0, self._own.writer
+        try:
+            for search in self._made_at_start()[1:]:
+                search.come_and_go(self.run.model, self.sizes, self.thread)
+                search.writer.observe = own.observe
+                loop.call_soon_threadsafe(search.made.set)
+            for shape in own.search.shapes[1:]:
+                own.search.trace(shape)
+            if not self._own_by_xla():
+                return
+            for shape in own.search.shapes[::-1]:
+                for size in self.sizes:
+                    own.search.compile(size, shape)
+                    number += 1
+            seconds = time.monotonic() - start
+            self._say(f"{self.name}: XLA compiled {number} shapes in {seconds:.1f} s")
+        except tf.errors.OpError as error:
+            text = str(error).partition("\n")[0]
+            self._say(f"{self.name}: XLA cannot compile its search ({text:.200})")
+        except RuntimeError:  # The server ends.
+            pass
+        finally:
+            self.is_compiling = False
+
+    def _written(self):
+        """The searches whose rows come and go."""
+        if GENERATE not in self.signatures:
+            return []
+        return [search for search in self._made_at_start() if search.writer]
+
+    def waiting(self):
+        return super().waiting() + sum(s.writer.waiting() for s in self._written())
+
+    async def _asked(self, signature, rows):
+        if signature.compute != self._generate:
+            return await super()._asked(signature, rows)
+        searches = [self._search_of(row) for row in rows]
+        for search in searches:
+            await search.made.wait()
+        if not all(search.writer for search in searches):
+            return await super()._asked(signature, rows)
+        futures = [
+            search.writer.ask(row["inputs"], _settings(row))
+            for search, row in zip(searches, rows, strict=True)
+        ]
+        try:
+            return await asyncio.gather(*futures)
+        finally:
+            for future in futures:
+                future.cancel()
 
     async def _other_search(self, options):
         """`_search_for` in the thread. Raises a `Refusal`."""
@@ -466,11 +573,25 @@ class ServedRun(Served):
         return [*dict.fromkeys([*found, *OPTIONS])]
 
     async def stream(self, text, options):
+        _, (row,) = await self.questions([text], options)
+        self.check_queue(1)
+        await row["search"].made.wait()
+        if writer := row["search"].writer:
+            pieces = asyncio.Queue()
+            answer = writer.ask(text, row["settings"], pieces)
+            try:
+                while (piece := await pieces.get()) is not None:
+                    yield piece
+                await answer
+            except Exception as error:
+                raise self.refusal(error) from None
+            finally:
+                answer.cancel()
+            return
         if not self.streams or not {*options} <= {"max_length", *DRAWN}:
             async for piece in super().stream(text, options):
                 yield piece
             return
-        _, (row,) = await self.questions([text], options)
         if self._streams >= self.limits.max_streams:
             raise try_later(
                 429, f"At most {self.limits.max_streams} answers are streamed at once."

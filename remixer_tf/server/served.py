@@ -1,6 +1,7 @@
 """A model that is served: its signatures, its thread, and whether it is ready."""
 
 import asyncio
+import collections
 import re
 import secrets
 import time
@@ -38,11 +39,13 @@ class Served:
         eos_id: int, the token that ends an answer.
         created: int, when it was loaded, in seconds since 1970.
         thread: the `Thread` that computes.
+        is_compiling: bool, whether it still gets faster.
     """
 
     default = "serving_default"
     kind, version, longest, observes = "", "", None, None
     platform, continues, eos_id = "remixer_tf", False, 1
+    is_compiling = False
 
     def __init__(self, name, folder, limits, thread):
         self.name, self.limits, self.thread = name, limits, thread
@@ -50,11 +53,12 @@ class Served:
         self.signatures, self.compilations = {}, 0
         self._compiled, self._warm = set(), False
         self.batcher = None
+        self._answered = collections.deque(maxlen=32)  # when, and how many rows
         self.created = int(time.time())
 
     def open(self, observe=lambda rows, seconds: 0):
         """Takes questions from here on, in the running event loop."""
-        self.batcher = Batcher(self.thread, self.limits.max_queue, observe=observe)
+        self.batcher = Batcher(self.thread, observe=observe)
 
     def close(self):
         """Ends the thread after its last computation."""
@@ -81,17 +85,43 @@ class Served:
             f"The model {self.name} {what}. It takes: {', '.join(self.signatures)}."
         )
 
+    def waiting(self):
+        """Returns how many rows wait."""
+        return self.batcher.waiting()
+
     async def ask(self, signature, rows):
         """Returns a `Signature`'s answers to rows. Raises a `Refusal`."""
+        self.check_queue(len(rows))
         try:
             async with asyncio.timeout(self.limits.timeout):
-                return await self.batcher.ask(signature, rows)
+                found = await self._asked(signature, rows)
         except TimeoutError:
             raise try_later(
                 408, f"No answer in {self.limits.timeout} s. Ask for fewer tokens."
             ) from None
         except Exception as error:
             raise self.refusal(error) from None
+        self._answered.append((time.monotonic(), len(rows)))
+        return found
+
+    async def _asked(self, signature, rows):
+        return await self.batcher.ask(signature, rows)
+
+    def check_queue(self, rows):
+        """Raises a `Refusal` if so many rows more may not wait."""
+        ahead, most = self.waiting(), self.limits.max_queue
+        if ahead + rows <= most:
+            return
+        seconds = 1
+        if self._answered:
+            passed = time.monotonic() - self._answered[0][0]
+            seconds = passed * ahead / sum(number for _, number in self._answered)
+        raise try_later(
+            429,
+            f"{ahead} texts wait for this model, and at most {most} may. Send the "
+            "request again later.",
+            min(seconds, 60),
+        )
 
     def refusal(self, error):
         """Returns the `Refusal` of what a computation raised."""

@@ -163,7 +163,7 @@ def test_a_row_that_fails_fails_alone():
 
         string = {"x": Tensor("string")}
         signature = Signature(string, string, compute, (1, 4))
-        batcher = Batcher(thread, 9)
+        batcher = Batcher(thread)
         asked = [batcher.ask(signature, [{"x": x}]) for x in (b"good", b"bad", b"too")]
         found = await asyncio.gather(*asked, return_exceptions=True)
         assert found[0] == [{"x": b"good"}] and found[2] == [{"x": b"too"}]

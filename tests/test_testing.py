@@ -11,6 +11,7 @@ from remixer_tf.layers import (
     FeedForward,
     LengthMixing,
     PositionWise,
+    SelfAttention,
     Sublayer,
 )
 from remixer_tf.testing import check_sublayer
@@ -97,6 +98,19 @@ class IgnoresPadding(CrossAttention):
         return super().decode_step(x, cache, context._replace(encoded_mask=None), state)
 
 
+class KeepsStep(SelfAttention):
+    """Says that rows may be at steps of their own, and takes the first for all."""
+
+    rows_apart = True
+
+    def __init__(self, **kwargs):
+        super().__init__(2, 4, **kwargs)
+
+    def decode_step(self, x, cache, context, state):
+        step = ops.reshape(state.step, (-1,))[0]
+        return super().decode_step(x, cache, context, state._replace(step=step))
+
+
 class NotANumber(PositionWise):
     def call(self, x, context, training=False):
         here = ops.equal(ops.arange(x.shape[1]), 2)[:, None]
@@ -129,6 +143,7 @@ def test_layers_that_keep_the_rules_pass():
             {"causal": True, "reads_encoder": True},
             "decodes otherwise.* position 0, decode_step .*context.encoded_mask",
         ),
+        (KeepsStep, {"causal": True}, "at a position of its own: at position 0, a row"),
         (MeanSoFar, {"causal": True}, "mixes packed examples.* position 3 of a"),
         (MeanOfAll, {}, "reads padding.* position 0 changes"),
         (functools.partial(FeedForward, 8), {"packs": False}, "does not refuse"),

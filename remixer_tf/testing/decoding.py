@@ -13,7 +13,9 @@ from remixer_tf.layers.base import (
     reads_at_once,
     reorder_cache,
     reorders_cache,
+    rows_apart,
 )
+from remixer_tf.layers.position_bias import bias_of_step
 from remixer_tf.testing.programs import to_array
 
 BEAMS = 2
@@ -47,6 +49,15 @@ def check(trial):
         "its first axis. A class with reorders_cache = False reads in decode_step what "
         "state.ancestry says of its rows.",
     )
+    if rows_apart(trial.layer):
+        trial.require_same(
+            steps.apart(),
+            y,
+            "decodes otherwise where each row is at a position of its own: at position "
+            "{}, a row gets another output. A class with rows_apart = True reads "
+            "state.step as [batch], as by_row and update_cache of "
+            "remixer_tf.layers.base do.",
+        )
     if reads_at_once(trial.layer):  # Else a prompt is read step by step.
         steps.check_prompts(y)
 
@@ -67,6 +78,20 @@ class _Steps:
             y_t, cache = self._step(x[:, t : t + 1], cache, self._state(t))
             outputs.append(y_t)
         return np.concatenate(outputs, axis=1)
+
+    def apart(self):
+        """The outputs where each row begins a step later than the one before.
+
+        Rows that wait or have ended repeat their first or last position.
+        """
+        cache, found = self._empty(), np.empty_like(self.trial.x)
+        numbers = np.arange(self.rows)
+        for t in range(self.length + self.rows - 1):
+            steps = np.clip(t - numbers, 0, self.length - 1)
+            x = self.trial.x[numbers, steps][:, None]
+            y_t, cache = self._step(x, cache, self._state(steps))
+            found[numbers, steps] = y_t[:, 0]
+        return found
 
     def in_search(self, y, reorders):
         """Decodes two hypotheses that a beam search swaps, and then copies the first.
@@ -152,7 +177,7 @@ class _Steps:
         trial = self.trial
         context = trial.context(x)
         if trial.position_bias is not None:
-            bias = trial.position_bias(state.step[None], state.key_positions)
+            bias = bias_of_step(trial.position_bias, state)
             context = context._replace(position_bias=bias)
         context, state = as_read(trial.layer, context, state, x.shape[0])
         x = ops.convert_to_tensor(x)

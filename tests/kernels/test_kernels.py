@@ -146,9 +146,7 @@ def test_forward_mode_maps_and_second_derivatives_on_jax(name):
                 np.testing.assert_allclose(found[i], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "kind", slow_on_jax(["t5_1_1", "remixer", "gmlp"], but=[])
-)
+@pytest.mark.parametrize("kind", slow_on_jax(["t5_1_1", "remixer", "gmlp"], but=[]))
 def test_a_model_has_a_forward_mode_on_jax(kind):
     """The slope of the loss along a direction, of a model with every operation."""
     jax = on_jax()

@@ -45,9 +45,7 @@ def randomized(model):
 
 
 def token_graph(model, **options):
-    return TokenGraph(
-        randomized(model), input_length=LENGTH, max_length=8, **options
-    )
+    return TokenGraph(randomized(model), input_length=LENGTH, max_length=8, **options)
 
 
 class OfTokens(tf.Module):

@@ -143,7 +143,7 @@ def test_layers_that_keep_the_rules_pass():
             {"causal": True, "reads_encoder": True},
             "decodes otherwise.* position 0, decode_step .*context.encoded_mask",
         ),
-        (KeepsStep, {"causal": True}, "at a position of its own: at position 0, a row"),
+        (KeepsStep, {"causal": True}, "at a position of its own: at position 1, a row"),
         (MeanSoFar, {"causal": True}, "mixes packed examples.* position 3 of a"),
         (MeanOfAll, {}, "reads padding.* position 0 changes"),
         (functools.partial(FeedForward, 8), {"packs": False}, "does not refuse"),

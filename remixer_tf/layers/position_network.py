@@ -46,13 +46,18 @@ class PositionNetwork(keras.layers.Layer):
             norm = LayerNorm(name=f"norm_{i}", dtype="float32")
             norm.build((None, self.width))
             units = self.channels if last else self.width
-            linear = self._linear(f"linear_{i}", self.width, units, "d_ff" * last)
+            axis = "d_ff" if last else None
+            linear = self._linear(f"linear_{i}", self.width, units, axis)
             self.units.append((norm, linear))
 
     @staticmethod
     def _linear(name, d_in, d_out, axis):
-        axes = (None, axis or None)
-        return dense(name, (None, d_in), d_out, "float32", axes=axes, use_bias=True)
+        # As in the authors' code. A bias of 0 makes f the same for all d > 0, since a
+        # norm follows.
+        limit = d_in**-0.5
+        start = keras.initializers.RandomUniform(-limit, limit)
+        bias = {"use_bias": True, "bias_initializer": start.clone()}
+        return dense(name, (None, d_in), d_out, "float32", start, (None, axis), **bias)
 
     def call(self, distances: Tensor) -> Tensor:
         distances = ops.cast(distances, "float32")

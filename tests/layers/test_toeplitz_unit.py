@@ -74,6 +74,15 @@ def test_any_length():
     np.testing.assert_allclose(whole[:, :9], short, atol=1e-5)
 
 
+def test_weights_differ_between_distances_from_the_start():
+    layer = make(name="layer")
+    layer.build((None, None, WIDTH))
+    weights = np.array(layer.positions(np.arange(1, 5)))
+    assert (
+        np.abs(np.diff(weights / DECAY ** np.arange(1, 5)[:, None], axis=0)) > 1e-4
+    ).any()
+
+
 def test_flops_and_pictures():
     layer, w = built(make, method="matmul")
     network = D_POSITIONS + LAYERS * D_POSITIONS**2 + D_POSITIONS * D_HIDDEN

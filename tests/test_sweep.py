@@ -120,6 +120,22 @@ def test_means_and_deviations_over_seeds(stand_in, capsys):
     )
 
 
+def test_contestants(stand_in, capsys):
+    """The losses are 1 and 2, next to 20 and 21 of the same seeds."""
+    options = "--grid=RATE=[1.0, 20.0]", "--seeds=2", "--format=csv"
+    metric = "--metric=toy/dev/loss"
+    with pytest.raises(UserError, match="RATE=1.0 has none. Add --gin.train.evaluatio"):
+        sweep(stand_in, *options, metric)
+    assert not stand_in.exists()
+    evaluations = "--gin.train.evaluations=[@LossEvaluation()]"
+    sweep(stand_in, *options, metric, evaluations)
+    lines = capsys.readouterr().out.split("\n")
+    start = next(i for i, line in enumerate(lines) if line.startswith("contestant,"))
+    _, second = csv.DictReader(lines[start:])
+    assert second["contestant"] == "RATE=20.0 (2 seeds)" and second["mean"] == "20.5"
+    assert [second["difference"], second["difference_interval_low"]] == ["19.0"] * 2
+
+
 def test_settings_and_grids_combine(stand_in):
     settings = "--setting=RATE=1 SIZE=['a b', 4]", "--setting=RATE=2 SIZE=c"
     sweep(stand_in, *settings, "--grid=train.optimizer=[@Adafactor(), @AdamW()]")

@@ -133,6 +133,12 @@ def by_configuration(runs):
     return groups
 
 
+def seed_of(run):
+    """Returns the values of a run's seed, a tuple; () if its gin is not there."""
+    gin = {name: value for (kind, name), value in run.items() if kind == "gin"}
+    return _seed(gin)[0]
+
+
 def title_of_seeds(title, number):
     """Returns the title of a column with the number of its seeds."""
     return f"{title} ({number} seeds)" if number > 1 else title

@@ -273,6 +273,42 @@ def add_table(parser):
     add_output(parser)
 
 
+def add_contest(parser):
+    """Adds the options of `write_runs`: `metric` and `plot`, and those of a table."""
+    parser.add_argument(
+        "--metric",
+        metavar="NAME",
+        help="show one table of this metric, such as loss/cogs/test/loss: mean, "
+        "deviation and 95%% bootstrap interval over seeds, differences from the first "
+        "column's by seed, parameters, FLOPs",
+    )
+    help = "picture of --metric over FLOPs, such as plot.png"
+    parser.add_argument("--plot", metavar="FILE", help=help)
+    add_table(parser)
+
+
+def check_contest(options):
+    """Raises a UserError for --plot without --metric."""
+    if options.plot and not options.metric:
+        raise UserError("--plot draws a metric. Name it with --metric.")
+
+
+def write_runs(runs, groups, options, file):
+    """Writes the tables of runs that `compare` and `sweep` print.
+
+    `runs`, `groups` and `file`: see `remixer_tf.analysis.comparison.write_comparison`.
+    """
+    from remixer_tf.analysis import comparison, contest
+
+    if not options.metric:
+        comparison.write_comparison(runs, groups, options.format, file)
+        return
+    found = contest.contestants(runs, groups, options.metric)
+    if options.plot:
+        contest.draw_contest(*found, options.metric, options.plot)
+    contest.write_contest(*found, options.metric, options.format, file)
+
+
 def sizes(text):
     """The type of an option "M,N": returns a list of int."""
     if not re.fullmatch(r"\d+(,\d+)*", text):

@@ -3,30 +3,28 @@
 The tables have parameters, FLOPs, steps, time, the last and the best value of each
 metric, and the gin bindings that differ. Runs that differ only in their seed are one
 column: means and standard deviations, and the number of seeds. As CSV each run has its
-numbers too. Configurations are compared as text: the command imports no module of
-theirs, and has no options for gin.
+numbers too. With --metric the table has contestants in its rows: see
+remixer_tf.analysis.contest. Configurations are compared as text: the command imports no
+module of theirs, and has no options for gin.
 """
 
 from remixer_tf import configuration
-from remixer_tf.commands import add_table
+from remixer_tf.commands import add_contest, check_contest, write_runs
 
 
 def add_arguments(parser):
     parser.usage = "%(prog)s [options] RUN ..."
     parser.add_argument("runs", nargs="+", metavar="RUN", help="--model_dir of a run")
-    add_table(parser)
+    add_contest(parser)
 
 
 def run(options):
+    check_contest(options)
     configuration.load_tensorflow()
-    from remixer_tf.analysis.comparison import (
-        by_configuration,
-        read_run,
-        write_comparison,
-    )
+    from remixer_tf.analysis.comparison import by_configuration, read_run
     from remixer_tf.serving.lines import open_text_output
 
     with open_text_output(options.output) as output:
         reader = configuration.read_bindings
         runs = {folder: read_run(folder, reader) for folder in options.runs}
-        write_comparison(runs, by_configuration(runs), options.format, output)
+        write_runs(runs, by_configuration(runs), options, output)

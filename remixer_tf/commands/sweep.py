@@ -17,7 +17,15 @@ import time
 from typing import NamedTuple
 
 from remixer_tf import configuration, console
-from remixer_tf.commands import add_list, add_number, add_table, start_command
+from remixer_tf.commands import (
+    add_contest,
+    add_list,
+    add_number,
+    check_contest,
+    start_command,
+    write_runs,
+)
+from remixer_tf.configuration import parts
 from remixer_tf.configuration.bindings import flag_of, last, literal, name_of, read_text
 from remixer_tf.errors import UserError
 
@@ -50,12 +58,13 @@ def add_arguments(parser):
     )
     add_number(parser, "--seeds", "runs of each setting, with Run.seed 0, 1, ...", 1)
     add_number(parser, "--at_once", "runs that train at the same time", 1)
-    add_table(parser)
+    add_contest(parser)
 
 
 def run(options):
+    check_contest(options)
     runs = _runs(options)
-    _check(runs)
+    _check(runs, options.metric)
     from remixer_tf.training.run_folder import check_writable
 
     check_writable(options.model_dir)
@@ -105,14 +114,27 @@ def _runs(options):
     return list(dict.fromkeys(runs))  # A value may stand in a grid twice.
 
 
-def _check(runs):
-    """Reads the configuration of each setting, so that a wrong name starts no run."""
+def _check(runs, metric):
+    """Reads the configuration of each setting, so that a wrong name starts no run.
+
+    With a metric, a setting that evaluates nothing is a UserError.
+    """
     waiting = {run.setting: run for run in runs if not _has_ended(run)}
     for run in waiting.values():
         arguments = f"--model_dir={run.folder}", *run.arguments
-        configuration.read_configuration(
+        settings = configuration.read_configuration(
             configuration.parse_command_line(arguments, None, configuration.add_common)
         )
+        if metric and not _evaluates(settings):
+            raise UserError(
+                f"--metric={metric} needs an evaluation, and {run.setting} has none. "
+                "Add --gin.train.evaluations=[@LossEvaluation()]."
+            )
+
+
+def _evaluates(settings):
+    """Whether train.evaluations names any; they are not made."""
+    return bool(settings.written("", parts.find("train").selector).get("evaluations"))
 
 
 def _grid(text):
@@ -230,11 +252,7 @@ def _has_ended(run):
 
 def _write_table(runs, options):
     configuration.load_tensorflow()
-    from remixer_tf.analysis.comparison import (
-        read_run,
-        title_of_seeds,
-        write_comparison,
-    )
+    from remixer_tf.analysis.comparison import read_run, title_of_seeds
     from remixer_tf.serving.lines import open_text_output
 
     settings = {}
@@ -247,4 +265,4 @@ def _write_table(runs, options):
     read = configuration.read_bindings
     found = {run.folder: read_run(run.folder, read) for run in runs}
     with open_text_output(options.output) as output:
-        write_comparison(found, groups, options.format, output)
+        write_runs(found, groups, options, output)

@@ -1,0 +1,216 @@
+"""Contestants by one metric: means over seeds, intervals, differences, a plot."""
+
+import math
+import statistics
+from typing import NamedTuple
+
+import numpy as np
+
+from remixer_tf.analysis.comparison import seed_of
+from remixer_tf.errors import UserError, nearest, shorten
+from remixer_tf.tables import write_table
+
+_DRAWS = 10_000  # samples with replacement, of a bootstrap
+_COSTS = ("flops_per_token", "flops_per_image", "flops_per_step")
+_HEADER = {
+    "contestant": "contestant",
+    "seeds": "seeds",
+    "mean": "mean",
+    "deviation": "deviation",
+    "interval": "95% interval",
+    "difference": "difference",
+    "difference_interval": "95% interval of the difference",
+    "paired_seeds": "paired seeds",
+    "parameters": "parameters",
+}
+
+
+class Contestant(NamedTuple):
+    """Runs that differ in their seed alone.
+
+    Attributes:
+        title: str.
+        values: {seed: float}, the last value of the metric.
+        parameters: int, or None.
+        flops: float, of matrix products, or None.
+    """
+
+    title: str
+    values: dict
+    parameters: float | None
+    flops: float | None
+
+
+def contestants(runs, groups, metric):
+    """Reads the contestants of groups of runs, by the last value of a metric.
+
+    Args:
+        runs: {folder: what `comparison.read_run` gives}.
+        groups: {title: list of folders}.
+        metric: str, as `compare` prints it: "cogs/test/loss", or "cogs/test/accuracy
+            (metrics.json)" where two files have it.
+
+    Returns:
+        list of `Contestant`, and what their FLOPs belong to, a str such as
+        "flops_per_token".
+
+    Raises:
+        UserError: a run lacks the metric, as one of another task does, or two files
+            have it.
+    """
+    key = _key(runs, metric)
+    cost = next((x for x in _COSTS if all(("run", x) in r for r in runs.values())), "")
+
+    def number(folder, name):
+        return runs[folder].get(("run", name))
+
+    found = []
+    for title, folders in groups.items():
+        values = {seed_of(runs[x]) or x: runs[x]["last", key] for x in folders}
+        first = folders[0]
+        sizes = number(first, "parameters"), number(first, cost)
+        found.append(Contestant(title, values, *sizes))
+    return found, cost
+
+
+def _key(runs, metric):
+    """The (name, file) of the metric, which all runs have."""
+    names = {key for run in runs.values() for kind, key in run if kind == "last"}
+    said = {f"{name} ({file})": (name, file) for name, file in names}
+    files = [key for key in sorted(names) if key[0] == metric]
+    if len(files) > 1:
+        raise UserError(
+            f"{metric} is in {' and '.join(file for _, file in files)}. Write "
+            f"--metric='{metric} ({files[0][1]})'."
+        )
+    key = said.get(metric, files[0] if files else None)
+    if not names:
+        raise UserError(
+            "no run has results of an evaluation. Train with train.evaluations = "
+            "[@LossEvaluation()], or evaluate: remixer_tf eval --model_dir=RUN."
+        )
+    if key is None:
+        known = sorted({name for name, _ in names})
+        raise UserError(
+            f"no run has the metric {metric!r}.{nearest(metric, known)} They have: "
+            f"{shorten(known)}."
+        )
+    for folder, run in runs.items():
+        if ("last", key) not in run:
+            own = sorted(name for kind, (name, *_) in run if kind == "last")
+            raise UserError(
+                f"{folder} has no {key[0]}, and contestants in one table have one "
+                f"task. It has: {shorten(own) or 'no results'}."
+            )
+    return key
+
+
+def interval(values):
+    """The 95% interval of the mean, by the percentile bootstrap; None of one value.
+
+    Resampling few seeds gives an interval inside of their range: three seeds say how
+    far apart they are, and no more.
+    """
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return None
+    drawn = np.random.default_rng(0).choice(values, (_DRAWS, len(values)))
+    low, high = np.quantile(drawn.mean(axis=1), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def differences(contestant, other):
+    """The values less the other's, of the seeds that both have, a list."""
+    both = [seed for seed in contestant.values if seed in other.values]
+    return [contestant.values[seed] - other.values[seed] for seed in both]
+
+
+def _summary(contestant, first):
+    """{column: number, (low, high) or None} of a contestant next to the first."""
+    values = [*contestant.values.values()]
+    apart = [] if contestant is first else differences(contestant, first)
+    return {
+        "contestant": contestant.title,
+        "seeds": len(values),
+        "mean": statistics.mean(values),
+        "deviation": statistics.stdev(values) if len(values) > 1 else None,
+        "interval": interval(values),
+        "difference": statistics.mean(apart) if apart else None,
+        "difference_interval": interval(apart),
+        "paired_seeds": len(apart) or None,
+        "parameters": contestant.parameters,
+    }
+
+
+def write_contest(found, cost, metric, format, file):
+    """Writes a table of `contestants`, differences being from the first."""
+    first = found[0]
+    rows = [_summary(x, first) | {cost: x.flops} for x in found]
+    names = [*_HEADER, *[cost] * bool(cost)]
+    if format == "csv":
+        header = []
+        for name in names:
+            pair = name.endswith("interval")
+            header += [f"{name}_low", f"{name}_high"] if pair else [name]
+        cells = [[_csv(row[name], name) for name in names] for row in rows]
+        write_table(file, format, "", header, [sum(row, []) for row in cells])
+        return
+    header = [_HEADER.get(name, name.replace("_", " ")) for name in names]
+    title = f"{metric}: differences are from {first.title}"
+    cells = [[_text(row[name], name) for name in names] for row in rows]
+    write_table(file, format, title, header, cells)
+
+
+def _csv(value, name):
+    if name.endswith("interval"):
+        return ["", ""] if value is None else [*value]
+    return ["" if value is None else value]
+
+
+def _text(value, name):
+    if value is None:
+        return ""
+    if name.endswith("interval"):
+        return "{:.4g} to {:.4g}".format(*value)
+    if name == "parameters":
+        return f"{value:,}"
+    if name == "difference":
+        return f"{value:+.4g}"
+    if name.startswith("flops"):
+        return f"{value:.3g}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def draw_contest(found, cost, metric, path):
+    """Draws the metric over FLOPs, or parameters if FLOPs are not known, into a file.
+
+    A point has the 95% interval of its mean. Raises a UserError if neither is known of
+    all contestants, or the file's name has no ending of a picture.
+    """
+    from matplotlib.figure import Figure  # late: slow to import
+
+    label = cost.replace("_", " ").replace("flops", "FLOPs of matrix products")
+    places = [x.flops for x in found]
+    if not cost:
+        label, places = "parameters", [x.parameters for x in found]
+    if None in places:
+        raise UserError(
+            "a plot needs the FLOPs or parameters of all runs, which "
+            "train_summary.json has when a run has ended. Train them to their end."
+        )
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    axis = figure.subplots()
+    for place, contestant in zip(places, found, strict=True):
+        values = [*contestant.values.values()]
+        mean = statistics.mean(values)
+        low, high = interval(values) or (mean, mean)
+        axis.errorbar(
+            [place], [mean], [[mean - low], [high - mean]], fmt="o", capsize=3
+        )
+        axis.annotate(
+            contestant.title, (place, mean), xytext=(5, 5), textcoords="offset points"
+        )
+    axis.set(xscale="log", xlabel=label, ylabel=metric)
+    try:
+        figure.savefig(path, dpi=150)
+    except ValueError as error:  # matplotlib's, of an unknown ending
+        raise UserError(f"--plot={path}: {error}") from error

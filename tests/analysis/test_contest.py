@@ -1,0 +1,89 @@
+"""`compare --metric`: contestants over seeds, against SciPy's bootstrap and by hand."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from scipy.stats import bootstrap
+
+from remixer_tf.analysis.contest import interval
+from remixer_tf.commands import run_command
+from tests.analysis.test_comparison import seeded, write_result
+
+METRIC = "cogs/test/em"
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """a of the seeds 0, 1 and 2, b of 0, 2 and 5; seed 2 is easy."""
+    found = []
+    for name, values in (("a", {0: 1.0, 1: 2.0, 2: 6.0}), ("b", {0: 2.0, 2: 9, 5: 4})):
+        for seed, value in values.items():
+            folder = tmp_path / f"{name}{seed}"
+            gin = f"A = {name == 'a'}"
+            found.append(seeded(folder, seed, float(value), gin))
+            path = folder / "train_summary.json"
+            flops = {"flops_per_token": 1e6 if name == "a" else 3e7}
+            path.write_text(json.dumps(json.loads(path.read_text()) | flops))
+    return found
+
+
+def compare(capsys, *arguments):
+    run_command("compare", [*map(str, arguments), f"--metric={METRIC}"])
+    return capsys.readouterr().out
+
+
+def test_means_and_paired_differences(runs, capsys):
+    """b less a: 1 of seed 0 and 3 of seed 2, so 2 of two pairs."""
+    rows = [*csv.DictReader(compare(capsys, *runs, "--format=csv").splitlines())]
+    a, b = rows
+    assert a["contestant"].startswith("a0, a1, a2") and a["difference"] == ""
+    assert [a["seeds"], b["seeds"], b["paired_seeds"]] == ["3", "3", "2"]
+    assert float(a["mean"]) == 3 and float(b["mean"]) == 5
+    assert float(a["deviation"]) == pytest.approx(7**0.5)
+    assert float(b["difference"]) == 2
+    # Of two pairs a quarter of all draws has the lower value twice.
+    low, high = (float(b[f"difference_interval_{x}"]) for x in ("low", "high"))
+    assert (low, high) == (1, 3)
+    assert a["parameters"] == "10" and float(b["flops_per_token"]) == 3e7
+    shown = compare(capsys, *runs, "--format=markdown")
+    assert f"{METRIC}: differences are from a0, a1, a2 (3 seeds)" in shown
+    assert "| +2 | 1 to 3 | 2 | 10 | 3e+07 |" in shown
+
+
+def test_the_interval_is_scipy_s():
+    values = [*np.random.default_rng(1).normal(size=12)]
+    expected = bootstrap(
+        (values,), np.mean, method="percentile", rng=np.random.default_rng(2)
+    ).confidence_interval
+    np.testing.assert_allclose(interval(values), expected, atol=0.03)
+    assert interval([1.0]) is None and interval([1.0, float("nan")]) is None
+
+
+def test_one_seed_has_a_mean_alone(runs, capsys):
+    rows = [*csv.DictReader(compare(capsys, runs[0], "--format=csv").splitlines())]
+    assert [x for x in rows[0].values() if x] == ["a0", "1", "1.0", "10", "1000000.0"]
+
+
+def test_a_plot(runs, capsys, tmp_path):
+    compare(capsys, *runs, f"--plot={tmp_path / 'plot.png'}")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="plot.abc: Format 'abc' is not supported"):
+        compare(capsys, *runs, f"--plot={tmp_path / 'plot.abc'}")
+    with pytest.raises(ValueError, match="Name it with --metric"):
+        run_command("compare", [runs[0], "--plot=plot.png"])
+
+
+def test_contestants_of_other_tasks(runs, capsys, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "train_summary.json").write_text("{}")
+    write_result(other, "metrics", 5, {"em": 1.0}, task="mnli")
+    with pytest.raises(ValueError, match=r"other has no cogs/test/em.*mnli/test/em"):
+        compare(capsys, *runs, other)
+    write_result(tmp_path / "a0", "loss", 5, {"em": 3.0})
+    with pytest.raises(ValueError, match=r"--metric='cogs/test/em \(loss.json\)'"):
+        compare(capsys, *runs)
+    with pytest.raises(ValueError, match="no run has the metric 'em'"):
+        run_command("compare", [*runs, "--metric=em"])

@@ -43,6 +43,8 @@ class HyperMixing(Sublayer):
         super().__init__(**kwargs)
         self.d_hidden = d_hidden
         self.tied = tied
+        if tied:
+            self.lora_projections = type(self).lora_projections[:2]
         self.act = get_activation(activation)
         self.norm = LayerNorm(name="norm", dtype=self.dtype_policy)
 

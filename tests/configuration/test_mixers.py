@@ -8,6 +8,9 @@ import pytest
 
 from remixer_tf import configuration
 from remixer_tf.analysis.costs import count
+from remixer_tf.models import Lora
+from remixer_tf.models.adapters import adapt, adapted_layers
+from remixer_tf.models.build import declare
 from tests.settings import value_of
 
 MIXERS = pathlib.Path(configuration.gin_folder()) / "mixers"
@@ -40,6 +43,12 @@ def tiny(mixer, stack, *bindings):
     )
 
 
+def _built(factory):
+    model = factory()
+    model.build()
+    return model
+
+
 @pytest.mark.parametrize("stack", LAYERS)
 @pytest.mark.parametrize("mixer", sorted(x.stem for x in MIXERS.glob("*.gin")))
 def test_each_mixer(mixer, stack):
@@ -55,7 +64,20 @@ def test_each_mixer(mixer, stack):
         return
     lengths = {"inputs": 16, "targets": 16}
     optimizer = functools.partial(keras.optimizers.SGD, 0.1)
+    for variable in declare(lambda: _built(model)).variables:
+        assert hasattr(variable, "axes") or variable.name == "seed_generator_state"
     profile = count(model, optimizer, batch_size=2, feature_lengths=lengths)
     assert not profile.uncounted
     mixing = [part for (_, kind), part in profile.parts.items() if "mixing" in kind]
     assert sum(part.flops for part in mixing) > 0
+
+
+@pytest.mark.parametrize(
+    "binding", ["HyperMixing.tied = True", "HyperMixing.tied = False"]
+)
+def test_adapters_of_tied_networks(binding):
+    """One network has two projections, and two have four."""
+    settings = tiny("hyper_mixer", "mixing_mlm", binding)
+    model = _built(value_of(settings, "Run.model"))
+    adapt(model, Lora(2))
+    assert len(adapted_layers(model)) == (2 if "True" in binding else 4)

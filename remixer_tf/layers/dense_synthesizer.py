@@ -44,6 +44,7 @@ class DenseSynthesizer(SelfAttention):
     """
 
     reorders_cache = True
+    rows_apart = True
     keeps = ("value",)
     lora_projections = ("value", "out")
 

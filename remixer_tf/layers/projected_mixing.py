@@ -27,6 +27,7 @@ class ProjectedMixing(Sublayer):
 
     causal = None
     reorders_cache = False
+    rows_apart = True
     lora_projections = ("value", "out")
 
     @checked

@@ -42,9 +42,9 @@ class FactorizedMixing(MadeMatrix):
         return ops.einsum("htr,hsr->hts", self.targets, self.sources)
 
     def _row(self, target, source):
-        row = ops.take(self.targets, target, axis=1)  # [heads, rank]
-        row = ops.einsum("hr,hsr->hs", row, self.sources)
-        return row[:, None, : source.shape[-1]]
+        rows = ops.take(self.targets, ops.reshape(target, (-1,)), axis=1)
+        rows = ops.einsum("htr,hsr->hts", rows, self.sources)
+        return rows[:, :, : source.shape[-1]]
 
 
 class RandomSynthesizer(ProjectedMixing):

@@ -21,6 +21,7 @@ from remixer_tf.layers.base import (
     Context,
     DecodeState,
     Sublayer,
+    by_row,
     dense,
     fill_cache,
     get_activation,
@@ -57,6 +58,7 @@ class ToeplitzUnit(Sublayer):
     """
 
     causal = None
+    rows_apart = True
     lora_projections = ("gate", "value", "out")
 
     @checked
@@ -135,9 +137,9 @@ class ToeplitzUnit(Sublayer):
         """See `Sublayer`: the coefficients are the same at all steps."""
         values = update_cache(cache["values"], self.act(self.value(x)), state)
         weights = self.positions(np.arange(values.shape[1]))
-        distance = state.step - state.key_positions
-        row = ops.take(weights, ops.maximum(distance, 0), axis=0)  # [length, d_hidden]
-        row = ops.where(distance[:, None] >= 0, row, 0.0)
+        distance = by_row(state.step) - state.key_positions  # [1 or batch, length]
+        row = ops.take(weights, ops.maximum(distance, 0), axis=0)
+        row = ops.where(distance[:, :, None] >= 0, row, 0.0)
         mixed = ops.sum(values * ops.cast(row, values.dtype), axis=1, keepdims=True)
         return self.out(self.act(self.gate(x)) * mixed), {"values": values}
 

@@ -75,6 +75,7 @@ class TriangularMixing(Sublayer):
 
     causal = True
     reorders_cache = False
+    rows_apart = True
 
     @checked
     def __init__(

@@ -45,13 +45,10 @@ def beam_options(arguments):
                 f"{argument!r} is an option neither of this command nor of Apache "
                 f"Beam.{nearest(name, known)} Beam's are written --NAME=VALUE."
             )
-    given = {argument.partition("=")[0] for argument in arguments}
-    defaults = {"--direct_running_mode": "multi_processing"}
-    defaults["--default_sdk_harness_log_level"] = "CRITICAL"
-    more = [f"{name}={value}" for name, value in defaults.items() if name not in given]
-    if not given & {"--direct_num_workers"}:
-        more = more[1:]
-    return PipelineOptions([*arguments, *more])
+    defaults = ["--default_sdk_harness_log_level=CRITICAL"]
+    if any(argument.startswith("--direct_num_workers=") for argument in arguments):
+        defaults.append("--direct_running_mode=multi_processing")
+    return PipelineOptions([*defaults, *arguments])
 
 
 @contextlib.contextmanager
@@ -65,6 +62,11 @@ def pipeline(arguments, what):
     import apache_beam
 
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+    direct = options.view_as(apache_beam.options.pipeline_options.DirectOptions)
+    if direct.direct_running_mode == "multi_processing":  # They share the cores.
+        cores = len(os.sched_getaffinity(0))
+        threads = max(1, cores // (direct.direct_num_workers or cores))
+        os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))
     try:
         with (
             _ended_workers() as ended,

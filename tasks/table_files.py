@@ -97,6 +97,8 @@ class TableFile:
         path: str.
         names: the columns, a list of str. Of JSON lines and TFRecord a dictionary,
             which has those of the records that have been read.
+        columns: the columns without the numbers that those of TSV and CSV have, too,
+            a list of str; of JSON lines and TFRecord None.
     """
 
     def __init__(self, path, header=True, columns=None, fields=None):
@@ -109,18 +111,32 @@ class TableFile:
                 f"columns names the columns of .tsv and .csv files; {path!r} names its "
                 "own."
             )
-        self.names, self._classes = {}, {}
+        self.names, self.columns, self._classes = {}, None, {}
         if self._of_text:
             self._cells, self._first = self._delimited_columns()
             self.names = [
                 *filter(None, self._cells),
                 *map(str, range(len(self._cells))),
             ]
+            self.columns = [x or str(i) for i, x in enumerate(self._cells)]
         elif self._format in _ARROW:
             schema = self._open_arrow()[1]
-            self.names = schema.names
+            self.names = self.columns = schema.names
             _check_names(path, self.names)
             self._classes = _classes(schema)
+
+    def count(self):
+        """Returns the number of records, an int. It reads the file, and no cells."""
+        if self._of_text:
+            return sum(1 for _ in self._raw()) - self._first
+        if self._format == ".jsonl":
+            return sum(1 for _ in lines_of(open_text(self.path)))
+        if self._format == ".parquet":
+            return self._open_arrow()[0].metadata.num_rows
+        if self._format == ".arrow":
+            with _arrow_errors(self.path, import_pyarrow(self.path)):
+                return sum(batch.num_rows for batch in self._open_arrow()[0])
+        return sum(1 for _ in self._examples(0))
 
     def records(self, skip=0):
         """Yields a list of `Line` for each record: a row, or the lines of a bad one.

@@ -209,14 +209,11 @@ def _read(table):
 
 def _read_file(path, templates, rows):
     header, columns = rows["header"], rows["columns"]
-    names, lines = read_table(path, header, columns, _columns(templates))
+    names, lines = read_table(
+        path, header, columns, sum(map(template_columns, templates), [])
+    )
     _check_columns(path, names, templates, rows)
     return lines
-
-
-def _columns(templates):
-    """The names of the columns that templates use."""
-    return [name for template in templates for name, _ in _fields(template)]
 
 
 def _check_columns(path, names, templates, rows):
@@ -243,7 +240,7 @@ def _stream(table, split, path, skip):
     A record of another split, or a bad one that is left out, has no row.
     """
     name, _, *templates, rows = json.loads(table)
-    options = rows["header"], rows["columns"], _columns(templates)
+    options = rows["header"], rows["columns"], sum(map(template_columns, templates), [])
     _check_same_columns(path, _shards(table, split)[0], options)
     file = TableFile(path, *options)
     bad, total = collections.defaultdict(list), 0
@@ -303,16 +300,30 @@ def _fill(line, inputs, targets):
     """Returns the texts of both templates; a UserError says why a row is bad."""
     if line.problem:
         raise UserError(line.problem)
-    cells = {field: line.text(*field) for field in _fields(inputs) + _fields(targets)}
-    if not any((cells[field] or "").strip() for field in _fields(targets)):
+    answers = [line.text(*field) for field in _fields(targets)]
+    if not any((text or "").strip() for text in answers):
         raise UserError("empty target")
-    for (name, _), text in cells.items():
-        if text is None:
-            raise UserError(f"no value of {name}")
-    return [
-        "".join(text + (cells[field] if field else "") for text, field in _parts(x))
-        for x in (inputs, targets)
-    ]
+    return [fill(inputs, line), fill(targets, line)]
+
+
+def fill(template, line):
+    """Returns the text of a template; a ValueError says why a `Line` is bad."""
+    if line.problem:
+        raise UserError(line.problem)
+    parts = []
+    for text, field in _parts(template):
+        parts.append(text)
+        if field:
+            cell = line.text(*field)
+            if cell is None:
+                raise UserError(f"no value of {field[0]}")
+            parts.append(cell)
+    return "".join(parts)
+
+
+def template_columns(template):
+    """Returns the names of the columns in a template."""
+    return [name for name, _ in _fields(template)]
 
 
 def _fields(template):

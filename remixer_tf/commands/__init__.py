@@ -252,6 +252,71 @@ def add_beam(parser, what):
     parser.add_argument("--beam", action="store_true", help=help)
 
 
+def add_rows(parser, targets=False):
+    """Adds the options of a command that answers the rows of tables by Apache Beam."""
+    add_beam(
+        parser,
+        "answer each row of a table or of several files (--input='part-*.jsonl') into "
+        "the folder --output,",
+    )
+    what = "text of a row with --beam, such as 'premise: {premise}'; default: that of "
+    what += "the run's table_task, else the column"
+    for name in ("inputs", "targets")[: 1 + targets]:
+        help = f"{what} {name}"
+        parser.add_argument(f"--{name}", metavar="TEXT", help=help)
+    help = "rows of a file of answers at most, with --beam (10000)"
+    add_number(parser, "--shard_rows", help)
+
+
+def check_rows(options):
+    """Raises a UserError for options that need --beam, or that --beam needs."""
+    names = [x for x in ("inputs", "targets", "shard_rows") if getattr(options, x, 0)]
+    if not options.beam and names:
+        raise UserError(f"--{names[0]} is for the rows of a table: add --beam.")
+    if options.beam and "-" in (options.input or "-", options.output):
+        raise UserError(
+            "--beam reads files and writes a folder: give --input='part-*.jsonl' and "
+            "--output=DIR."
+        )
+
+
+def answer_rows(options, kind, task, load):
+    """Writes the answers to the rows of tables; shows their numbers.
+
+    Args:
+        options: those of `add_rows`, and of a run.
+        kind: str, the start of the files' names.
+        task: the run's task, whose `table_task` may have texts of rows.
+        load: see `answer_parts`.
+    """
+    from remixer_tf.checkpoints import reading
+    from remixer_tf.checkpoints.paths import locate
+    from remixer_tf.pipelines import beam_options
+    from remixer_tf.serving.table_rows import TableJob
+
+    beam_options(options.beam_arguments)  # Mistakes first.
+    if reading.available_steps(reading.checkpoint_directory(options.model_dir)):
+        # Training may go on, and all workers read one checkpoint.
+        options.step = reading.choose_step(options.model_dir, options.step)
+    of_task = getattr(getattr(task, "source", None), "settings", None) or {}
+    templates = [
+        getattr(options, name) or of_task.get(name) or f"{{{name}}}"
+        for name in ("inputs", "targets")
+        if hasattr(options, name)
+    ]
+    asked = {"model_dir": options.model_dir, "step": options.step}
+    asked |= {"bindings": options.gin_bindings, "on_long": options.on_long}
+    asked["scores"] = getattr(options, "scores", False)
+    rows = options.shard_rows or 10_000
+    job = TableJob(locate(options.input), options.output, templates, kind, rows, asked)
+    from remixer_tf.serving.beam_rows import answer_parts
+
+    answer_parts(job, load, options.beam_arguments)
+    found = job.finish()
+    numbers = ", ".join(f"{number:,} {name}" for name, number in found.items())
+    console.say(f"{options.output}: {numbers}", "result", fields=found)
+
+
 def add_pattern(parser, example):
     """Adds the argument of a command that lists names: `pattern`, "*" for all."""
     help = f"names to list, with * for any letters: '{example}'"

@@ -3,10 +3,22 @@
 A line of --input has inputs, a tab and targets. A line of --output has, with tabs
 between, the log-likelihood, the number of tokens, and 1 if greedy decoding would write
 the targets, else 0.
+
+With --beam, --input is a table, a pattern of several, or of .txt files, and --output a
+folder, see `infer`.
 """
 
+import functools
+
 from remixer_tf import configuration
-from remixer_tf.commands import add_number, add_on_long, add_output
+from remixer_tf.commands import (
+    add_number,
+    add_on_long,
+    add_output,
+    add_rows,
+    answer_rows,
+    check_rows,
+)
 from remixer_tf.errors import UserError
 
 
@@ -27,9 +39,15 @@ def add_arguments(parser):
     help = "lines scored together; it changes the speed, not the scores"
     add_number(parser, "--batch_size", help, default=64)
     add_on_long(parser)
+    add_rows(parser, targets=True)
 
 
 def run(options):
+    check_rows(options)
+    if options.beam and (options.split or options.stride):
+        raise UserError(
+            "--beam scores the rows of --input. Leave out --split, --stride."
+        )
     if options.split and (options.input or options.stride):
         raise UserError("--split scores a task. Leave out --input and --stride.")
     if options.stride and options.on_long == "raise":
@@ -42,6 +60,10 @@ def run(options):
     from remixer_tf.serving import lines
     from remixer_tf.serving.text_scorer import text_scorer
 
+    if options.beam:
+        load = functools.partial(_load_for_rows, options)
+        answer_rows(options, "scores", settings.call(Run).get_task(), load)
+        return
     with (
         lines.open_input(options.input or "-") as file,
         lines.open_output(options.output) as output,
@@ -60,3 +82,15 @@ def run(options):
             pairs = lines.read_pairs(scorer, file)
         scores = scorer.score(pairs, options.batch_size)
         lines.write_scores(scores, output, options.on_long == "raise")
+
+
+def _load_for_rows(options):
+    """Loads the model on a worker, which is another process."""
+    from remixer_tf.run import Run
+    from remixer_tf.serving.table_rows import scores_of
+    from remixer_tf.serving.text_scorer import text_scorer
+
+    settings = configuration.read_run(options, devices="asked")
+    run, folder = settings.call(Run), options.model_dir
+    scorer, _ = settings.call(text_scorer, run, folder, step=options.step)
+    return scores_of(scorer, options.batch_size, options.on_long == "raise")

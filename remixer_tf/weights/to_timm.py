@@ -93,6 +93,8 @@ def _named_arrays(model):
         for family in FAMILIES
     }
     family = min(unknown, key=lambda x: len(unknown[x]))
+    if model.pool not in ("cls", family.pool):
+        raise _refusal(f"POOL = {model.pool!r}, next to a {family.title}")
     if left := unknown[family]:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise _refusal(f"{left[0]}{more}, next to a {family.title}")
@@ -118,10 +120,12 @@ def _architecture(model, family, arrays):
             for block in model.stack.blocks
             if hasattr(block.sublayer, "num_heads")
         }
-        (found,) = heads
-        if found[0] * found[1] != d_model:
-            raise _refusal(f"heads of {found[1]} channels, which make no {d_model}")
-        sizes = {"depth": layers, "embed_dim": d_model, "num_heads": found[0]}
+        if len(heads) > 1:
+            raise _refusal("layers that differ in their heads")
+        ((number, width_of_head),) = heads
+        if number * width_of_head != d_model:
+            raise _refusal(f"{number} heads of {width_of_head}, and {d_model} channels")
+        sizes = {"depth": layers, "embed_dim": d_model, "num_heads": number}
         sizes |= {"patch_size": patch, "mlp_ratio": width / d_model}
         return "vit_base_patch16_224", arguments | sizes
     kind = family.names.partition("_")[0]

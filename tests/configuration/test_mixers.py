@@ -49,8 +49,17 @@ def _built(factory):
     return model
 
 
-@pytest.mark.parametrize("stack", LAYERS)
-@pytest.mark.parametrize("mixer", sorted(x.stem for x in MIXERS.glob("*.gin")))
+def each():
+    """Language models, and encoders of mixers that are for encoders, are quick."""
+    for mixer in sorted(x.stem for x in MIXERS.glob("*.gin")):
+        quick = {"mixing_lm", "mixing_mlm"} if mixer in FOR_ENCODERS else {"mixing_lm"}
+        for stack in LAYERS:
+            slow = {"mixing_seq2seq": "slow"}.get(stack, "slower")
+            marks = [] if stack in quick else [getattr(pytest.mark, slow)]
+            yield pytest.param(mixer, stack, marks=marks)
+
+
+@pytest.mark.parametrize(("mixer", "stack"), each())
 def test_each_mixer(mixer, stack):
     bindings = []
     if stack == "mixing_seq2seq" and mixer in FOR_ENCODERS:

@@ -101,7 +101,7 @@ def check_files(factory, folder, causal=True):
             check(runtime, module, [module.function], folder)
 
 
-def flops(layer):
+def flops(layer, length=LENGTH):
     """(of products, of the rest, types without a formula) of a call of one example."""
     if keras.backend.backend() != "tensorflow":
         pytest.skip("counts TensorFlow's operations")
@@ -110,6 +110,6 @@ def flops(layer):
     from remixer_tf.engines.tensorflow.flops import op_flops
 
     function = tf.function(functools.partial(layer, context=Context()))
-    found = op_flops(function.get_concrete_function(tf.TensorSpec([1, LENGTH, WIDTH])))
+    found = op_flops(function.get_concrete_function(tf.TensorSpec([1, length, WIDTH])))
     uncounted = {op.type for op in found if not (op.matmul or op.rest)}
     return sum(op.matmul for op in found), sum(op.rest for op in found), uncounted

@@ -81,6 +81,15 @@ def test_flops():
     assert rest == (5 + 4) * size + of_softmax + of_biases + of_gate
 
 
+@KINDS
+def test_the_work_is_linear_in_the_length(kind):
+    """Wu et al. 2019, section 1: O(k n), and not O(n^2)."""
+    layer, _ = built(kind, num_heads=HEADS, kernel_size=3)
+    of_kernels = 5 * HEADS * 3 * (kind is LightweightConvolution)  # one for all tokens
+    once, twice = (sum(flops(layer, n)[:2]) - of_kernels for n in (8, 16))
+    assert twice == 2 * once
+
+
 def test_what_pictures_show():
     options = {"num_heads": HEADS, "kernel_size": 3, "causal": True}
     layer, w = built(LightweightConvolution, **options)

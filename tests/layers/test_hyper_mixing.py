@@ -69,6 +69,7 @@ def test_flops():
     networks = 2 * (WIDTH * WIDTH + WIDTH * D_HIDDEN)
     products = 2 * LENGTH * (networks + 2 * WIDTH * D_HIDDEN)
     assert flops(layer)[::2] == (products, set())
+    assert flops(layer, 4 * LENGTH)[0] == 4 * products
 
 
 @pytest.mark.slower

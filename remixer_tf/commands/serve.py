@@ -24,7 +24,7 @@ from remixer_tf.server.limits import Limits
 
 TOKEN = "REMIXER_TF_TOKEN"  # in the environment
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-_SIZES = [1, 4, 16]
+_SIZES = [1, 4, 8, 16, 32]
 _CONNECTIONS = 512  # at once; more are answered by 503
 
 
@@ -66,7 +66,7 @@ def add_arguments(parser):
         default=_SIZES,
         metavar="M,N",
         help="numbers of texts that are computed together, compiled at start-up "
-        "(1,4,16)",
+        "(1,4,8,16,32)",
     )
     help = "seconds between looks for a newer checkpoint or export, which is then taken"
     add_number(parser, "--watch", help)

@@ -158,8 +158,8 @@ def room(positions, longest):
 def _fit(x, length):
     """Pads or cuts the second axis."""
     x = x[:, :length]
-    pads = [[0, 0], [0, length - x.shape[1]], *[[0, 0]] * (len(x.shape) - 2)]
-    return ops.pad(x, pads)
+    pads = [[0, 0], [0, length - ops.shape(x)[1]], *[[0, 0]] * (len(x.shape) - 2)]
+    return ops.reshape(ops.pad(x, pads), (-1, length, *x.shape[2:]))  # a known shape
 
 
 def _entries(x, rows):

@@ -514,7 +514,8 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         def pad(value, like):
             sizes = like.shape[1:]
             value = value[(slice(None), *(slice(n) for n in sizes))]
-            missing = [n - m for n, m in zip(sizes, value.shape[1:], strict=True)]
+            known = ops.shape(value)[1:]
+            missing = [n - m for n, m in zip(sizes, known, strict=True)]
             return ops.pad(value, [[0, 0], *[[0, n] for n in missing]])
 
         own = {name: part for name, part in cache.items() if name not in empty}

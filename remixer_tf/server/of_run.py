@@ -58,7 +58,8 @@ class _Search:
         self.made = asyncio.Event()
         self.made.set()
         self.lengths = [answerer.input_length]
-        if hasattr(answerer, "lengths"):
+        self.widths = getattr(answerer, "lengths", None)
+        if self.widths:
             # Each is traced, and perhaps compiled: seconds.
             self.lengths = answerer.lengths[::-2][:lengths][::-1]
             answerer.lengths = self.lengths
@@ -69,7 +70,7 @@ class _Search:
             return
         try:
             search = ContinuousSearch(
-                model, self.answerer.tokens, self.lengths, self.defaults
+                model, self.answerer.tokens, self.widths, self.defaults
             )
             search.trace(search.shapes[0])
         except UserError:  # Rows keep in step.
@@ -106,6 +107,8 @@ class ServedRun(Served):
         whole = keras.backend.backend() != "tensorflow" or uses_xla(None)
         self._of_any_rows = not whole
         self._any_sizes = sizes if whole else tuple(range(1, sizes[-1] + 1))
+        # A search whose rows keep in step is compiled for longer.
+        self._few_sizes = sizes[:1] + sizes[2::2] if len(sizes) > 3 else sizes
         self._others = collections.OrderedDict()
         self._streams = self._asked_for = 0
         self._about = {}
@@ -171,10 +174,10 @@ class ServedRun(Served):
             outputs["all_scores"] = Tensor("float32", (several,))
         asked = {"inputs": STRING}
         self.signatures[self.default] = Signature(
-            asked, outputs, self._generate, self.sizes, self._search_of
+            asked, outputs, self._generate, self._few_sizes, self._search_of
         )
         self.signatures[GENERATE] = Signature(
-            asked | numbers, outputs, self._generate, self.sizes, self._search_of
+            asked | numbers, outputs, self._generate, self._few_sizes, self._search_of
         )
         return ""
 
@@ -366,7 +369,7 @@ class ServedRun(Served):
         say(f"{self.name}: warmed up {shapes} shapes in {seconds:.1f} s")
 
     def _warm_search(self, search):
-        for size in self.sizes:
+        for size in self._few_sizes:
             rows = [{"max_length": np.int32(1)}] * size
             for length in search.lengths:
                 tokens = np.zeros([size, search.answerer.input_length], np.int32)
@@ -469,6 +472,8 @@ class ServedRun(Served):
                 search.come_and_go(self.run.model, self.sizes, self.thread)
                 search.writer.observe = own.observe
                 loop.call_soon_threadsafe(search.made.set)
+            for width in own.search.widths[:-1]:
+                own.search.read(width)
             for shape in own.search.shapes[1:]:
                 own.search.trace(shape)
             if not self._own_by_xla():

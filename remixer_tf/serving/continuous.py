@@ -8,6 +8,8 @@ import tensorflow as tf
 from remixer_tf.decoding import turns
 from remixer_tf.serving.token_graph import searchable
 
+_SHORTEST = 16  # tokens that questions are padded to, at least
+
 
 class State(NamedTuple):
     """Rows that are written together.
@@ -39,28 +41,35 @@ class State(NamedTuple):
 class ContinuousSearch:
     """The search of a `TokenGraph`, with rows that come and go.
 
-    There are graphs for some shapes, see `State`, and for any number of rows. Before
-    `begin`, `trace` makes those of the largest shape, the first of `shapes`. Another
-    thread may then trace others and `compile` them: they are used once they are there.
+    There are graphs for some shapes, see `State`, and for any number of rows. `trace`
+    makes those of the largest shape, the first of `shapes`, before `begin` is called.
+    Another thread may then trace and `compile` others: they are used once they are
+    there.
 
     Args:
         model: the model of the graph, on one device of TensorFlow's.
         tokens: the `TokenGraph`.
-        widths: list of ints, what questions are padded to, the least first.
+        widths: list of ints, what questions may be padded to, the least first.
         settings: dictionary of numbers of one row, its inputs, see `searchable`.
 
     Attributes:
         shapes: list of pairs of ints, the largest first.
+        widths: list of ints, what questions are padded to before they are read.
     """
 
     def __init__(self, model, tokens, widths, settings):
         self._model, self._tokens, self._settings = model, tokens, settings
         longest = tokens.max_length + tokens.language_model * tokens.input_length
-        lengths = [turns.room(1, longest)]
-        while lengths[-1] < longest:
-            lengths.append(turns.room(lengths[-1] + 1, longest))
-        self.shapes = [(w, n) for n in lengths[::-1] for w in widths[::-1]]
-        self._graphs, self._made = {}, []
+        self._lengths = [turns.room(1, longest)]
+        while self._lengths[-1] < longest:
+            self._lengths.append(turns.room(self._lengths[-1] + 1, longest))
+        # Steps read the whole width, and reading a question costs more than that.
+        of_states = sorted({widths[0], widths[-1]}, reverse=True)
+        self.shapes = [(w, n) for n in self._lengths[::-1] for w in of_states]
+        self.widths = widths[-1:]
+        while len(widths) > 1 and (half := self.widths[0] // 2) >= _SHORTEST:
+            self.widths = [half, *self.widths]
+        self._graphs, self._made, self._reads = {}, [], []
 
     def shape(self, tokens, positions):
         """The least shape for questions of so many tokens, and for so many positions.
@@ -71,24 +80,31 @@ class ContinuousSearch:
         return min(fitting, key=lambda shape: shape[::-1])
 
     def begin(self, shape, tokens, settings):
-        """Begins to answer ids, int32 `[batch, input_length]`: a `State`.
+        """Begins to answer ids, int32 `[batch, input_length]`: a `State` of a shape.
 
         `settings` are those of `searchable`, `[batch, ..]` each.
         """
-        batch = searchable(tf.constant(tokens[:, : shape[0]]), settings)
-        return State(self._call("begin", shape, batch), shape)
+        used = np.max(np.count_nonzero(tokens, axis=1), initial=0)
+        width = min(n for n in self._reads if n >= used)
+        return self.fit(self._begun(width, tokens, settings), shape)
+
+    def _begun(self, width, tokens, settings):
+        positions = width + 1 if self._tokens.language_model else 1
+        length = next(n for n in self._lengths if n >= positions)
+        batch = searchable(tf.constant(tokens[:, :width]), settings)
+        return State(self._call("begin", (width, length), batch), (width, length))
 
     def fit(self, state, shape):
         """Pads or cuts a `State` to a shape."""
         if shape == state.shape:
             return state
-        return State(self._call(f"fit {state.shape}", shape, state.rows), shape)
+        return State(self._call("fit", shape, state.rows), shape)
 
     def merge(self, states, index, live):
         """Makes one `State` of others of the same shape, see `turns.merge`."""
         rows = [state.rows for state in states]
         index, live = tf.constant(index, tf.int32), tf.constant(live, tf.bool)
-        rows = self._call(f"merge {len(states)}", None, rows, index, live)
+        rows = self._call(f"merge {len(states)}", (), rows, index, live)
         return State(rows, states[0].shape)
 
     def write(self, state, steps, running):
@@ -107,13 +123,17 @@ class ContinuousSearch:
 
         Raises a ValueError if rows of this search or model keep in step.
         """
-        state = self._example(1, shape)
-        for other in self._made:
-            self.fit(self.fit(state, other), shape)
-        _, state = self.write(state, 1, 0)
+        if not self._reads:
+            self.read(self.widths[-1])
+        _, state = self.write(self._example(1, shape), 1, 0)
         self.merge([state], [0], [True])
         self.merge([state, state], [0, 1], [True, True])
         self._made.append(shape)
+
+    def read(self, width):
+        """Makes the graph that reads questions of a width."""
+        self._begun(width, *self._questions(1))
+        self._reads.append(width)
 
     def compile(self, size, shape):
         """Has XLA compile `write` of so many rows. Raises an `OpError` if it cannot."""
@@ -129,25 +149,30 @@ class ContinuousSearch:
         self._graphs[size, shape] = graph
 
     def _example(self, size, shape):
+        state = self.begin(shape, *self._questions(size))
+        # Also what has the shape already comes from this graph.
+        return State(self._call("fit", shape, state.rows), shape)
+
+    def _questions(self, size):
         tokens = np.zeros([size, self._tokens.input_length], np.int32)
-        tokens[:, : shape[0]] = 2
+        tokens[:, 0] = 2
         settings = {name: np.stack([x] * size) for name, x in self._settings.items()}
-        return self.begin(shape, tokens, settings)
+        return tokens, settings
 
     def _call(self, name, shape, *arguments):
         """Calls the graph of a function, which is made for any number of rows."""
         graph = self._graphs.get((name, shape))
         if graph is None:
-            specs = tf.nest.map_structure(_of_any_rows, arguments)
-            if shape is None:
-                specs = tf.nest.map_structure(_of_any_shape, specs)
+            specs = {"fit": _of_any_lengths, "merge": _of_any_shape}.get(
+                name.split()[0], _of_any_rows
+            )(arguments)
             function = tf.function(self._function(name, shape), autograph=False)
             graph = self._graphs[name, shape] = function.get_concrete_function(*specs)
         return graph(*arguments)
 
     def _function(self, name, shape):
         search, longest = self._tokens.decode_fn, self._tokens.max_length
-        model, (width, length) = self._model, shape or (None, None)
+        model, (width, length) = self._model, shape or (0, 0)
         function = {
             "begin": lambda batch: turns.begin(search, model, batch, longest, length),
             "write": lambda rows, *numbers: turns.write(
@@ -164,11 +189,23 @@ class ContinuousSearch:
         return reading
 
 
-def _of_any_rows(x):
-    if x is None:
-        return None
-    return tf.TensorSpec([None, *x.shape[1:]] if x.shape.rank else [], x.dtype)
+def _of_any_rows(tensors, axes=1):
+    """The specifications of tensors, of which so many axes may have any size."""
+
+    def spec(x):
+        free = min(axes, x.shape.rank)
+        return tf.TensorSpec([None] * free + x.shape[free:], x.dtype)
+
+    return tf.nest.map_structure(lambda x: x if x is None else spec(x), tensors)
 
 
-def _of_any_shape(x):
-    return x and tf.TensorSpec([None] * x.shape.rank, x.dtype)
+def _of_any_shape(tensors):
+    return _of_any_rows(tensors, 9)
+
+
+def _of_any_lengths(arguments):
+    """The same of `Rows`, of questions and caches of any length."""
+    ((batch, context, now),) = arguments
+    batch, context = _of_any_rows((batch, context), 2)
+    cache = _of_any_shape(now.cache)
+    return (turns.Rows(batch, context, _of_any_rows(now)._replace(cache=cache)),)

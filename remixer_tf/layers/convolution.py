@@ -43,6 +43,7 @@ class LightweightConvolution(Sublayer):
     """
 
     causal = None
+    rows_apart = True
     lora_projections = ("wi", "out")
 
     @checked
@@ -56,7 +57,6 @@ class LightweightConvolution(Sublayer):
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.kernel_size = kernel_size
-        self.dropout_rate = dropout_rate
         self.dropout = Dropout(dropout_rate, name="dropout", dtype="float32")
 
     def build(self, input_shape: Shape) -> None:
@@ -114,13 +114,14 @@ class LightweightConvolution(Sublayer):
         self, x: Tensor, cache: Cache, context: Context, state: DecodeState
     ) -> tuple[Tensor, Cache]:
         z = self._gated(x)
-        window = next_window(cache["inputs"], z)
-        return self.out(read_window(window, self._kernels(z))), {"inputs": window}
+        window = next_window(cache["inputs"], z, state)
+        y = read_window(window, self._kernels(z), state)
+        return self.out(y), {"inputs": window}
 
     def prefill(
         self, x: Tensor, cache: Cache, context: Context, state: DecodeState
     ) -> tuple[Tensor, Cache]:
-        window = window_at(self._gated(x), state.step, cache["inputs"])
+        window = window_at(self._gated(x), state, cache["inputs"])
         return self(x, context=context), {"inputs": window}
 
 

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from remixer_tf.arguments import Cache, PositiveInt, Shape, Tensor, checked
+from remixer_tf.errors import UserError
 from remixer_tf.layers.base import Context, DecodeState, Sublayer, require_causal
 from remixer_tf.layers.gmlp import SpatialGatingUnit
 from remixer_tf.layers.keywords import SublayerKeywords
@@ -32,6 +33,7 @@ class DepthwiseConvolution(Sublayer):
     """
 
     causal = None
+    rows_apart = True
     counted_as = "mixing"
 
     @checked
@@ -90,14 +92,14 @@ class DepthwiseConvolution(Sublayer):
     def decode_step(
         self, x: Tensor, cache: Cache, context: Context, state: DecodeState
     ) -> tuple[Tensor, Cache]:
-        window = next_window(cache["inputs"], x)
-        y = read_window(window, self._kernels())
+        window = next_window(cache["inputs"], x, state)
+        y = read_window(window, self._kernels(), state)
         return self._add_bias(y), {"inputs": window}
 
     def prefill(
         self, x: Tensor, cache: Cache, context: Context, state: DecodeState
     ) -> tuple[Tensor, Cache]:
-        window = window_at(x, state.step, cache["inputs"])
+        window = window_at(x, state, cache["inputs"])
         return self(x, context=context), {"inputs": window}
 
 
@@ -114,7 +116,8 @@ class ConvolutionalGate(SpatialGatingUnit):
         norm_epsilon: float, see `LayerNorm`.
         causal: bool, see `Sublayer`.
 
-    Call arguments and returns: see `SpatialGatingUnit` of the variant "split".
+    Other arguments but toeplitz and num_mixing_heads, call arguments and returns: see
+    `SpatialGatingUnit`.
     """
 
     reorders_cache = True
@@ -130,6 +133,11 @@ class ConvolutionalGate(SpatialGatingUnit):
         super().__init__(norm_epsilon=norm_epsilon, **kwargs)
 
     def make_mixing(self, **options):
+        if options["toeplitz"] or options["num_mixing_heads"] != 1:
+            raise UserError(
+                "a convolution has a kernel for each channel and distance, and neither "
+                "toeplitz nor num_mixing_heads. Leave them out of ConvolutionalGate."
+            )
         names = "kernel_initializer bias_initializer causal max_length name dtype"
         options = {name: options[name] for name in names.split()}
         return DepthwiseConvolution(self.kernel_size, **options)

@@ -7,6 +7,8 @@ equal share of successive channels.
 
 from keras import ops
 
+from remixer_tf.layers.base import by_row
+
 
 def tokens_before(size, causal):
     """How many of a kernel's tokens come before its own, an int."""
@@ -43,33 +45,42 @@ def convolve(x, kernels, causal, context):
 
 
 def empty_window(batch_size, size, channels, dtype):
-    """The cache before the first token: zeros `[batch, size, channels]`."""
+    """The cache before the first token: zeros `[batch, size, channels]`.
+
+    Position p is entry `p % size`, so that a step that is taken again changes nothing.
+    """
     return ops.zeros((batch_size, size, channels), dtype)
 
 
-def next_window(window, x):
-    """The last inputs, with x `[batch, 1, channels]` behind them."""
-    return ops.concatenate([window[:, 1:], ops.cast(x, window.dtype)], axis=1)
-
-
-def window_at(x, step, window):
-    """The last inputs before position `step` of a prompt `[batch, width, channels]`."""
+def next_window(window, x, state):
+    """The cache with x `[batch, 1, channels]`, of the step of a `DecodeState`."""
     size = window.shape[1]
-    x = ops.pad(x, [[0, 0], [size, 0], [0, 0]])
-    x = ops.take(x, step + ops.arange(size, dtype="int32"), axis=1)
-    return ops.cast(x, window.dtype)
+    here = ops.equal(by_row(state.step) % size, ops.arange(size, dtype="int32"))
+    return ops.where(here[:, :, None], ops.cast(x, window.dtype), window)
 
 
-def read_window(window, kernels):
-    """The sum at the last token of a window: float `[batch, 1, channels]`.
+def window_at(x, state, window):
+    """The cache after a prompt x `[batch, width, channels]` of `state.step` tokens."""
+    size, last = window.shape[1], by_row(state.step) - 1
+    entries = ops.arange(size, dtype="int32")
+    place = last - (last + size - entries) % size  # below 0: no token
+    here = ops.equal(place[:, :, None], ops.arange(x.shape[1], dtype="int32"))
+    return ops.matmul(ops.cast(here, window.dtype), ops.cast(x, window.dtype))
+
+
+def read_window(window, kernels, state):
+    """The sum at a step, whose token is in the window: `[batch, 1, channels]`.
 
     `kernels` has one position: `[batch or 1, 1, heads, k]`.
     """
     (size, channels), heads = window.shape[1:], kernels.shape[-2]
+    entries = ops.arange(size, dtype="int32")
+    ago = (by_row(state.step) + size - entries) % size  # tokens back, of each entry
+    taken = ops.equal(size - 1 - ago[:, :, None], entries)  # [1 or batch, entry, k]
+    kernels = ops.cast(ops.transpose(kernels[:, 0], (0, 2, 1)), window.dtype)
+    kernels = ops.matmul(ops.cast(taken, window.dtype), kernels)
     window = ops.reshape(window, (-1, size, heads, channels // heads))
-    kernels = ops.transpose(kernels[:, 0], (0, 2, 1))[..., None]
-    total = ops.sum(window * ops.cast(kernels, window.dtype), axis=1)
-    return ops.reshape(total, (-1, 1, channels))
+    return ops.reshape(ops.sum(window * kernels[..., None], axis=1), (-1, 1, channels))
 
 
 def band(kernels, length, causal):

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from remixer_tf.layers import ConvolutionalGate, GatedMLP
+from remixer_tf.layers import ConvolutionalGate, GatedMLP, TinyAttention
 from remixer_tf.testing import check_sublayer
 from tests.layers.mixers import (
     CAUSAL,
@@ -55,6 +55,19 @@ def test_the_gate_starts_open():
     layer.build((None, None, WIDTH))
     np.testing.assert_allclose(sown(layer), 0, atol=1e-5)
     assert (layer.gating.mixing.bias.numpy() == 1).all()
+
+
+def test_options_of_a_matrix_are_refused():
+    for option in ({"toeplitz": True}, {"num_mixing_heads": 2}):
+        with pytest.raises(ValueError, match="neither toeplitz nor num_mixing_heads"):
+            ConvolutionalGate(SIZE, **option)
+
+
+@pytest.mark.slow
+def test_with_an_attention_next_to_it():
+    """Branchformer has both branches; here the attention gates too."""
+    attention = functools.partial(TinyAttention, d_kv=4)
+    check_sublayer(functools.partial(make, attention=attention), causal=True)
 
 
 def test_flops():

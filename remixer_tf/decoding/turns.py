@@ -51,7 +51,7 @@ class Turn:
         self.steps, self.running = steps, running
 
     def take(self, model, writing):
-        """Called by `decode`: returns what it does, of unfinished answers too."""
+        """Takes the turn, in `decode`. Returns the `Hypotheses` and the last state."""
         batch = {name: x for name, x in writing.batch.items() if name != TURN}
         if writing.search.branches:
             raise UserError("Hypotheses that branch keep in step with other rows.")
@@ -97,7 +97,7 @@ def merge(parts, index, live):
     """Makes one batch of rows of others.
 
     Args:
-        parts: list of `Rows`, all but their number of rows of the same shapes.
+        parts: list of `Rows`. Only their numbers of rows differ.
         index: int32 `[batch]`, the rows to take, which count through all parts.
         live: bool `[batch]`, False where a row only fills the batch: it has ended.
     """

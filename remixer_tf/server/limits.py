@@ -16,7 +16,9 @@ class Limits:
     max_bytes: int = _limit(2**20, "bytes of a request, at most")
     max_answers: int = _limit(16, "beams, samples or choices of a text, at most")
     max_queue: int = _limit(256, "texts that wait for a model, at most")
-    max_streams: int = _limit(4, "answers of a model that are streamed at once")
+    max_streams: int = _limit(
+        4, "answers that are streamed at once by a model whose rows keep in step"
+    )
     max_searches: int = _limit(
         4,
         "searches kept that a request asks for and start-up did not compile, such as "

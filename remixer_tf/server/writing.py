@@ -110,8 +110,8 @@ class Writer:
     def _turn(self, new, writing):
         """Begins new rows, and writes some tokens of all. In the thread.
 
-        Returns pairs of a row and its answer, an exception, or while it is written a
-        piece and its tokens.
+        Returns a list of pairs. Each is a row and its answer, or the exception that it
+        raised; and for a stream a row, and a piece with all tokens until then.
         """
         try:
             self._arrange(new, writing)
@@ -121,7 +121,7 @@ class Writer:
         return [(row, self._alone(row)) for row in writing + new]
 
     def _alone(self, row):
-        """Answers a row by itself: what it raises is its own."""
+        """Answers a row alone. Returns the answer, or what the row raises."""
         try:
             return self.answer(row.text, row.settings)
         except Exception as error:

@@ -190,7 +190,7 @@ class ContinuousSearch:
 
 
 def _of_any_rows(tensors, axes=1):
-    """The specifications of tensors, of which so many axes may have any size."""
+    """Specifications of tensors whose first `axes` axes may have any size."""
 
     def spec(x):
         free = min(axes, x.shape.rank)

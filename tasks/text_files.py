@@ -22,7 +22,7 @@ import re
 
 import tensorflow as tf
 
-from remixer_tf.arguments import checked
+from remixer_tf.arguments import Integer, PositiveInt, Text, checked
 from remixer_tf.checkpoints.paths import locate
 from remixer_tf.data.file_states import kept_while_unchanged
 from remixer_tf.errors import MissingFileError, UserError, shorten
@@ -72,6 +72,46 @@ def read_files(patterns, skip: bool = False):
         )
     patterns = tuple(map(os.fspath, patterns))
     return list(_read_files(patterns, skip))
+
+
+@checked
+def sample_texts(
+    patterns,
+    number: PositiveInt,
+    seed: Integer = 0,
+    column: Text = "text",
+    skip: bool = False,
+):
+    """Draws texts of files, each with the same chance, and holds no others.
+
+    Algorithm R of Vitter 1985 (Random sampling with a reservoir). Returns the texts, a
+    list of str, and how many there are in the files. Raises a ValueError for bad rows
+    unless `skip`, and if there is no text.
+
+    Args:
+        patterns: see `read_files`.
+        number: int, texts to draw; all, in their order, if there are no more.
+        seed: int.
+        column: str, of tables, the column with the texts.
+        skip: bool.
+    """
+    bad, drawn, total = collections.defaultdict(list), [], 0
+    random_numbers = random.Random(seed)
+    paths = files_of_patterns(patterns)
+    for path in paths:
+        plain = plain_name(path).endswith(".txt")
+        for text in (
+            _read_plain(path, bad) if plain else _read_rows(path, bad, 0, column)
+        ):
+            total += 1
+            if len(drawn) < number:
+                drawn.append(text)
+            elif (place := random_numbers.randrange(total)) < number:
+                drawn[place] = text
+    _report(bad, paths, total, skip)
+    if not drawn:
+        raise UserError(f"There is no text in {shorten(paths)}.")
+    return drawn, total
 
 
 def stream_file(skip, split, path, records):
@@ -160,18 +200,19 @@ def _report(bad, paths, documents, skip):
     report_bad_rows("text files", bad, {x: x for x in paths}, rows, how, skip)
 
 
-def _read_rows(path, bad, skip=0):
+def _read_rows(path, bad, skip=0, column="text"):
     """Yields the documents of a table after the first `skip` records."""
-    files = [TableFile(x, fields=["text"]) for x in shards_of(path)]
+    files = [TableFile(x, fields=[column]) for x in shards_of(path)]
     for file in files:
         for line in itertools.chain.from_iterable(file.records(skip)):
-            if "text" not in file.names:
+            if column not in file.names:
                 raise UserError(
-                    f"{path} has no column 'text'. {describe_columns([*file.names])}"
+                    f"{path} has no column {column!r}. "
+                    f"{describe_columns([*file.names])}"
                 )
             problem, text = line.problem, None
             try:
-                text = None if problem else line.text("text")
+                text = None if problem else line.text(column)
             except UserError as error:
                 problem = str(error)
             if text and text.strip():

@@ -10,6 +10,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
+from remixer_tf.commands import run_command
 from remixer_tf.data.failures import data_errors, reading
 from remixer_tf.data.lengths import LongExamples
 from remixer_tf.data.pipeline import Batching, train_dataset
@@ -18,6 +19,7 @@ from remixer_tf.tasks import streams
 from remixer_tf.tasks.table_files import TableFile
 from remixer_tf.tasks.tables import TableRows, table_task
 from remixer_tf.tasks.text import text_task
+from remixer_tf.tasks.text_files import sample_texts
 
 ROWS = [(i, f"the square\u2028 of {i}", i * i) for i in range(2_500)]
 
@@ -261,3 +263,41 @@ def test_bad_documents(tmp_path):
     assert documents(skipping) == ["a", "b"]
     with pytest.raises(UserError, match="needs a corpus that names files"):
         text_task("lm", streamed=True)
+
+
+def test_a_sample_has_each_text_with_the_same_chance(tmp_path):
+    for part in range(2):
+        lines = [json.dumps({"body": f"{part} {i}"}) for i in range(10)]
+        (tmp_path / f"{part}.jsonl").write_text("\n".join(lines))
+    pattern = str(tmp_path / "*.jsonl")
+    drawn, total = sample_texts(pattern, 30, column="body")
+    assert total == 20 and drawn == [f"{p} {i}" for p in range(2) for i in range(10)]
+    counts = np.zeros(20)
+    for seed in range(100):
+        for text in sample_texts(pattern, 5, seed, "body")[0]:
+            part, number = map(int, text.split())
+            counts[10 * part + number] += 1
+    # Of a binomial with 100 draws of 1/4: mean 25, deviation 4.3.
+    assert counts.sum() == 500 and abs(counts - 25).max() < 4 * 4.3
+    with pytest.raises(UserError, match="has no column 'text'. It has: body"):
+        sample_texts(pattern, 5)
+
+
+@pytest.mark.slow
+def test_a_vocabulary_and_a_report_of_shards(tmp_path, capsys):
+    for part in range(2):
+        write(tmp_path / f"part-{part}.csv.gz", ROWS[part::2])
+    named = f"--input={tmp_path / 'part-*.csv.gz'}", f"--output={tmp_path / 'v.model'}"
+    options = ["--column=text", "--num_examples=300", "--vocab_size=60"]
+    run_command("train_vocabulary", [*named, *options])
+    output = capsys.readouterr().out
+    assert "300 of 2,500 texts" in output and "60 pieces" in output
+    with pytest.raises(UserError, match="give --task or --input"):
+        run_command("train_vocabulary", [*named, "--task=mini_cogs"])
+    files = repr({"train": str(tmp_path / "part-*.csv.gz")})
+    settings = ["--gin_file=runs/own_task.gin", f"--gin.FILES={files}"]
+    settings += ["--gin.table_task.inputs='{n} {text}'", "--gin.table_task.targets='{n}'"]
+    settings.append("--gin.TableRows.streamed=True")
+    run_command("data_report", [*settings, "--max_examples=100"])
+    output = capsys.readouterr().out
+    assert "100 or more" in output and "a sample, the first 100, examples" in output

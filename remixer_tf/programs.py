@@ -155,11 +155,16 @@ def _say(error):
     )
 
 
-def _store(engine):
-    """Makes the folder of an engine's programs, for machines like this one."""
+def cache_folder():
+    """Returns the folder that REMIXER_TF_CACHE names, or None if nothing is kept."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     folder = os.environ.get(VARIABLE, os.path.join(home, "remixer_tf"))
-    folder = _own(os.path.expanduser(folder))
+    return os.path.expanduser(folder) or None
+
+
+def _store(engine):
+    """Makes the folder of an engine's programs, for machines like this one."""
+    folder = _own(cache_folder())
     return _own(os.path.join(_own(os.path.join(folder, _machine())), engine))
 
 

@@ -1,32 +1,43 @@
-"""Tasks of rows that are read block by block, in memory that does not grow.
+"""Tasks of rows in large files, in memory that does not grow.
 
-An iterator's position is the number of a block in each file that is open, and of a row
-in it. A checkpoint holds it, and reading goes on there: files are skipped to the block
-and not parsed. So a source is read in the order of its files' rows, and the task's
-buffer shuffles.
+A file is read once, row by row, and its rows are written as `tf.train.Example`s into a
+TFRecord file of this package's own. Training reads that: fast, by TensorFlow's threads
+alone, and from any position that a checkpoint holds. The file is kept for later
+processes, and written again when its source has changed.
+
+The files are in the folder `tables` of REMIXER_TF_CACHE, by default
+~/.cache/remixer_tf. If that variable is empty, they are in a temporary folder of the
+process.
 """
 
-import collections
-import itertools
-import threading
+import atexit
+import functools
+import hashlib
+import json
+import os
+import shutil
+import tempfile
 
-import numpy as np
 import seqio
 import tensorflow as tf
+from absl import logging
 
-from remixer_tf.arguments import Factory, PositiveInt, Texts, checked
+from remixer_tf import __version__
+from remixer_tf.arguments import Factory, Texts, checked
+from remixer_tf.checkpoints.whole_folder import whole_file
 from remixer_tf.data.file_states import file_state
-from remixer_tf.errors import UserError
+from remixer_tf.data.numbered_files import records
+from remixer_tf.errors import StorageError, UserError
+from remixer_tf.programs import cache_folder
 
 _IN_TURN = 16  # files that are read in turn, as by seqio
-_MOST_OPEN = 64
-_MOST_BLOCKS = 2**40
-
+_PARALLEL_CALLS = 32
 _LARGE = 2**28  # bytes
+_SHOWN = 2**24  # bytes of a file that takes some seconds
 
 
 def is_streamed(streamed, files):
-    """Whether files are read block by block: what a task says, or if they are large.
+    """Whether files are not held in memory: what a task says, or if they are large.
 
     Args:
         streamed: bool; None for files of more than 256 MiB together.
@@ -39,20 +50,18 @@ def is_streamed(streamed, files):
 
 
 class StreamedRows(seqio.DataSource):
-    """The rows of files, read block by block.
+    """The rows of files, which are not held in memory.
 
     Several files are read in turn, 16 rows of each. A host of several reads files of
     its own, so there must be as many.
 
     Args:
         shards: a function of a split's name. It returns the paths of the files.
-        read: a function of a split's name, a path, and the number of records to skip.
-            It returns an iterable of records. A record is a list of rows, tuples.
+        read: a function of a split's name and a path. It yields rows, tuples.
         splits: names.
         names: those of a row's parts.
-        dtypes: TensorFlow's types of these.
-        settings: dictionary of what the rows depend on, for caches to compare.
-        block: int, records that are read at once.
+        dtypes: TensorFlow's types of these, string or int64; None for strings.
+        settings: dictionary of what the rows depend on, for JSON.
     """
 
     @checked
@@ -64,14 +73,16 @@ class StreamedRows(seqio.DataSource):
         names: Texts,
         dtypes=None,
         settings=None,
-        block: PositiveInt = 1024,
     ):
         super().__init__(splits)
         self._shards, self._read = shards, read
-        self._names = tuple(names)
-        self._dtypes = dtypes or [tf.string] * len(names)
+        self._description = {
+            name: tf.io.FixedLenFeature([], dtype)
+            for name, dtype in zip(
+                names, dtypes or [tf.string] * len(names), strict=True
+            )
+        }
         self.settings = settings
-        self._open = _Readers(read, block)
 
     @property
     def supports_arbitrary_sharding(self):
@@ -85,76 +96,86 @@ class StreamedRows(seqio.DataSource):
         self, split="train", shuffle=True, seed=None, shard_info=None, **unused
     ):
         files = self.list_shards(split)
-        if shard_info and len(files) < shard_info.num_shards:
+        index, hosts = (
+            (shard_info.index, shard_info.num_shards) if shard_info else (0, 1)
+        )
+        if len(files) < hosts:
             raise UserError(
-                f"{split} has {len(files)} files, and {shard_info.num_shards} hosts "
-                "read at least one each. Write more files, or cache the task: "
-                "remixer_tf cache."
+                f"{split} has {len(files)} files, and {hosts} hosts read at least one "
+                "each. Write more files, or cache the task: remixer_tf cache."
             )
-        numbers = tf.data.Dataset.range(len(files))
-        if shard_info:
-            numbers = numbers.shard(shard_info.num_shards, shard_info.index)
+        own = [""] * len(files)
+        own[index::hosts] = [self._converted(split, x) for x in files[index::hosts]]
+        numbers = tf.data.Dataset.range(len(files)).shard(hosts, index)
         if shuffle:
             numbers = numbers.shuffle(len(files), seed=seed)
-
-        def rows_of(number):
-            blocks = tf.data.Dataset.range(_MOST_BLOCKS).map(
-                lambda block: self._block(split, files, number, block)
-            )
-            blocks = blocks.take_while(lambda _, ended: tf.logical_not(ended))
-            return blocks.flat_map(
-                lambda rows, _: tf.data.Dataset.from_tensor_slices(rows)
-            )
-
-        return numbers.interleave(rows_of, cycle_length=_IN_TURN, block_length=_IN_TURN)
-
-    def _block(self, split, files, number, block):
-        """Returns the rows of a block, a dictionary, and whether there is none."""
-
-        def read(number, block):
-            rows = self._open.block(split, files[number], int(block))
-            columns = zip(*rows, strict=True) if rows else [()] * len(self._names)
-            types = [dtype.as_numpy_dtype for dtype in self._dtypes]
-            arrays = [np.array([*x], t) for x, t in zip(columns, types, strict=True)]
-            return [*arrays, rows is None]
-
-        *columns, ended = tf.numpy_function(
-            read, [number, block], [*self._dtypes, tf.bool], stateful=False
+        paths = tf.constant(own)
+        rows = numbers.interleave(
+            lambda number: records(paths[number]),
+            cycle_length=_IN_TURN,
+            block_length=_IN_TURN,
+            num_parallel_calls=tf.data.AUTOTUNE,
         )
-        for column in columns:
-            column.set_shape([None])
-        ended.set_shape([])
-        return dict(zip(self._names, columns, strict=True)), ended
 
+        @tf.autograph.experimental.do_not_convert
+        def parse(record):
+            return tf.io.parse_single_example(record, self._description)
 
-class _Readers:
-    """Iterators of records, each kept where the next block begins.
+        return rows.map(parse, num_parallel_calls=_PARALLEL_CALLS)
 
-    A block elsewhere opens the file anew. So blocks have no state, and are still read
-    one after the other.
-    """
-
-    def __init__(self, read, size):
-        self._read, self._size = read, size
-        self._kept = collections.OrderedDict()
-        self._lock = threading.Lock()
-
-    def block(self, split, path, number):
-        """Returns the rows of a block, a list; None after the last."""
-        with self._lock:
-            kept = self._kept.pop((split, path, number), None)
-        if kept is None:
-            kept = file_state(path), iter(self._read(split, path, number * self._size))
-        state, records = kept
-        block = list(itertools.islice(records, self._size))
-        if file_state(path) != state:
-            raise UserError(
-                f"{path} has changed while it was read. Write it first, then start."
+    def _converted(self, split, path):
+        """Returns the path of a file's rows as TFRecord, and writes it if missing."""
+        before = file_state(path)
+        place = _digest([__version__, split, before[0], self.settings])
+        target = os.path.join(_folder(), f"{place}-{_digest(before)}.tfrecord")
+        if os.path.exists(target):
+            return target
+        if before[1] and before[1] > _SHOWN:
+            logging.warning(
+                "%s is read once, and its rows are kept in %s", path, target
             )
-        if not block:
-            return None
-        with self._lock:
-            self._kept[split, path, number + 1] = kept
-            while len(self._kept) > _MOST_OPEN:
-                self._kept.popitem(last=False)
-        return [row for record in block for row in record]
+        for old in tf.io.gfile.glob(os.path.join(_folder(), f"{place}-*")):
+            tf.io.gfile.remove(old)
+        with whole_file(target) as written:
+            with tf.io.TFRecordWriter(written) as file:
+                for row in self._read(split, path):
+                    file.write(self._example(row).SerializeToString())
+            if file_state(path) != before:
+                raise UserError(
+                    f"{path} has changed while it was read. Write it first, then start."
+                )
+        return target
+
+    def _example(self, row):
+        example = tf.train.Example()
+        for value, (name, kind) in zip(row, self._description.items(), strict=True):
+            feature = example.features.feature[name]
+            if kind.dtype == tf.string:
+                feature.bytes_list.value.append(value.encode())
+            else:
+                feature.int64_list.value.append(value)
+        return example
+
+
+def _digest(value):
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+@functools.cache
+def _folder():
+    """The folder of the rows of files; a temporary one without REMIXER_TF_CACHE."""
+    folder = cache_folder()
+    if folder is None:
+        folder = tempfile.mkdtemp(prefix="remixer_tf-tables-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return folder
+    folder = os.path.join(folder, "tables")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {folder}: {error.strerror}. REMIXER_TF_CACHE names a folder "
+            "of yours, where rows of large tables are kept."
+        ) from None
+    return folder

@@ -15,6 +15,7 @@ Large files are streamed, see `TableRows`.
 import collections
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import os
@@ -70,10 +71,10 @@ class TableRows:
         header: bool, whether the first line of a TSV or CSV file names its columns.
         columns: list of str, names of TSV's and CSV's columns in place of the header's.
         on_bad_rows: "raise", or "skip": they are left out, and counted in a warning.
-        streamed: bool, whether the files are read block by block and not held in
-            memory; None for files of more than 256 MiB together. Then a bad row stops
-            the reading where it is met, splits are not compared, and a row's number
-            and `seed` draw its split. The number of rows is not known.
+        streamed: bool, whether rows are not held in memory, see
+            `remixer_tf.tasks.streams`; None for files of more than 256 MiB together.
+            Then splits are not compared, and a row's number and `seed` draw its split.
+            The number of rows is not known.
     """
 
     fractions: dict | None = None
@@ -234,33 +235,25 @@ def _shards(table, split):
     return shards_of(locate(files[split] if isinstance(files, dict) else files))
 
 
-def _stream(table, split, path, skip):
-    """Yields the rows of a file that a split has, see `StreamedRows`.
-
-    A record of another split, or a bad one that is left out, has no row.
-    """
+def _stream(table, split, path):
+    """Yields the rows of a file that a split has, see `StreamedRows`."""
     name, _, *templates, rows = json.loads(table)
     options = rows["header"], rows["columns"], sum(map(template_columns, templates), [])
     _check_same_columns(path, _shards(table, split)[0], options)
     file = TableFile(path, *options)
     bad, total = collections.defaultdict(list), 0
-    how = "TableRows.on_bad_rows = 'skip'"
-    for record in file.records(skip):
-        if total < 1:  # JSON lines know their columns now.
+    how, skip = "TableRows.on_bad_rows = 'skip'", rows["on_bad_rows"] == "skip"
+    for line in itertools.chain.from_iterable(file.records()):
+        if not total:  # JSON lines know their columns now.
             _check_columns(path, file.names, templates, rows)
-        found = []
-        for line in record:
-            total += 1
-            if rows["fractions"] and split != _drawn(path, line.number, rows):
-                continue
-            try:
-                found.append((*_fill(line, *templates), line.number))
-            except UserError as error:
-                bad[split, str(error)].append(line.number)
-                if rows["on_bad_rows"] == "raise":
-                    report_bad_rows(name, bad, {split: path}, total, how)
-        yield found
-    report_bad_rows(name, bad, {split: path}, total, how, skip=True)
+        total += 1
+        if rows["fractions"] and split != _drawn(path, line.number, rows):
+            continue
+        try:
+            yield *_fill(line, *templates), line.number
+        except UserError as error:
+            bad[split, str(error)].append(line.number)
+    report_bad_rows(name, bad, {split: path}, total, how, skip)
 
 
 def _check_same_columns(path, first, options):

@@ -189,9 +189,9 @@ def text_task(
         name: str, of the task; default "text_" and the objective.
         on_bad_rows: "raise", or "skip": they are left out, and counted in a warning.
         shuffle_buffer_size: int, examples.
-        streamed: bool, whether the files of a dictionary are read block by block, in
-            their order, and not held in memory, shuffled; None for files of more than
-            256 MiB together. A bad row stops the reading where it is met.
+        streamed: bool, whether the files of a dictionary are read in their order and
+            not held in memory, shuffled, see `remixer_tf.tasks.streams`; None for files
+            of more than 256 MiB together.
 
     Raises:
         ValueError: an argument does not fit. When examples are asked for: bad rows, or
@@ -236,9 +236,7 @@ def _source(corpus, skip, streamed):
 
         if is_streamed(streamed, lambda: [x for k in corpus for x in shards(k)]):
             read = functools.partial(text_files.stream_file, skip)
-            return StreamedRows(
-                shards, read, splits, ("text",), settings=settings, block=64
-            )
+            return StreamedRows(shards, read, splits, ("text",), settings=settings)
 
         def read(split, skip):
             return text_files.read_files(corpus[split], skip)

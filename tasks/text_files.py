@@ -10,8 +10,8 @@ REMIXER_TF_TEXT_DIR: all *.txt and *.jsonl files below it, perhaps with .gz, sor
 name.
 
 Bad are lines that are not UTF-8, rows that are not JSON, and documents without text:
-they stop the reading, or are left out and counted. Texts are held in memory, or read
-block by block (`stream_file`).
+they stop the reading, or are left out and counted. Texts are held in memory, or written
+to a file that training reads (`stream_file`).
 """
 
 import collections
@@ -100,9 +100,7 @@ def sample_texts(
     paths = files_of_patterns(patterns)
     for path in paths:
         plain = plain_name(path).endswith(".txt")
-        for text in (
-            _read_plain(path, bad) if plain else _read_rows(path, bad, 0, column)
-        ):
+        for text in _read_plain(path, bad) if plain else _read_rows(path, bad, column):
             total += 1
             if len(drawn) < number:
                 drawn.append(text)
@@ -114,22 +112,17 @@ def sample_texts(
     return drawn, total
 
 
-def stream_file(skip, split, path, records):
-    """Yields the documents of a file, a list of rows each, after the first `records`.
+def stream_file(skip, split, path):
+    """Yields the documents of a file, rows for `StreamedRows`.
 
-    Bad rows stop the reading where they are met, unless `skip`. A .txt file of more
-    than 8 million characters is read as no book.
+    `skip` leaves out bad rows, which else are a ValueError. A .txt file of more than 8
+    million characters is read as no book.
     """
     bad, number = collections.defaultdict(list), 0
-    if plain_name(path).endswith(".txt"):
-        documents = _read_plain(path, bad, _BOOK)
-        documents = itertools.islice(documents, records, None)
-    else:
-        documents = _read_rows(path, bad, records)
-    for number, text in enumerate(documents, 1):  # noqa: B007
-        if not skip:
-            _report(bad, [path], number, skip)
-        yield [(text,)]
+    plain = plain_name(path).endswith(".txt")
+    for text in _read_plain(path, bad, _BOOK) if plain else _read_rows(path, bad):
+        number += 1
+        yield (text,)
     _report(bad, [path], number, skip)
 
 
@@ -200,11 +193,11 @@ def _report(bad, paths, documents, skip):
     report_bad_rows("text files", bad, {x: x for x in paths}, rows, how, skip)
 
 
-def _read_rows(path, bad, skip=0, column="text"):
-    """Yields the documents of a table after the first `skip` records."""
+def _read_rows(path, bad, column="text"):
+    """Yields the documents of a table."""
     files = [TableFile(x, fields=[column]) for x in shards_of(path)]
     for file in files:
-        for line in itertools.chain.from_iterable(file.records(skip)):
+        for line in itertools.chain.from_iterable(file.records()):
             if column not in file.names:
                 raise UserError(
                     f"{path} has no column {column!r}. "

@@ -136,6 +136,21 @@ def test_contestants(stand_in, capsys):
     assert [second["difference"], second["difference_interval_low"]] == ["19.0"] * 2
 
 
+def test_contestants_are_files_of_their_own(stand_in, tmp_path):
+    """Read before --gin_file, whose RATE counts; each with each setting."""
+    for name in "bc":
+        (tmp_path / f"{name}.gin").write_text("TRAIN_STEPS = 10\n")
+    files = "--contestant=b.gin", "--contestant=c.gin"
+    sweep(stand_in, *files, "--grid=RATE=[1.0, 2.0]")
+    assert sorted(os.listdir(stand_in)) == [
+        f"{name},RATE={rate},seed=0" for name in "bc" for rate in (1.0, 2.0)
+    ]
+    (call,) = calls(stand_in / "c,RATE=2.0,seed=0")
+    assert call[4:6] == ["--gin_file=c.gin", "--gin_file=a.gin"]
+    with pytest.raises(UserError, match="two contestants are called b"):
+        sweep(stand_in, "--contestant=b.gin", "--contestant=other/b.gin")
+
+
 def test_settings_and_grids_combine(stand_in):
     settings = "--setting=RATE=1 SIZE=['a b', 4]", "--setting=RATE=2 SIZE=c"
     sweep(stand_in, *settings, "--grid=train.optimizer=[@Adafactor(), @AdamW()]")

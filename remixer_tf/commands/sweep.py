@@ -51,6 +51,13 @@ def add_arguments(parser):
     )
     add_list(
         parser,
+        "--contestant",
+        "FILE",
+        "gin file of a model, read before those of --gin_file; repeat it to train "
+        "several models. Each is tried with each --setting and combination",
+    )
+    add_list(
+        parser,
         "--setting",
         "'NAME=A ...'",
         "macros and parameters to try together, such as 'D_MODEL=64 D_FF=256'; repeat "
@@ -89,15 +96,19 @@ def _runs(options):
             "a sweep writes to a local folder. Received: "
             f"--model_dir={options.model_dir}"
         )
-    common = [f"--gin_file={file}" for file in options.gin_file]
+    files = [f"--gin_file={file}" for file in options.gin_file]
+    common = []
     if options.gin_search_paths:
         common.append(f"--gin_search_paths={','.join(options.gin_search_paths)}")
     common += [f"--module_import={module}" for module in options.module_import]
     common += map(flag_of, options.gin_bindings)
     grids = [_grid(text) for text in options.grid]
     listed = [_pairs(text) for text in options.setting] or [[]]
+    contestants = _contestants(options.contestant)
     runs = []
-    for pairs in itertools.product(listed, itertools.product(*grids)):
+    for (title, own_files), *pairs in itertools.product(
+        contestants.items(), listed, itertools.product(*grids)
+    ):
         pairs = [*itertools.chain(*pairs)]
         if len(dict(pairs)) < len(pairs):
             twice = collections.Counter(name for name, _ in pairs).most_common(1)[0][0]
@@ -105,13 +116,27 @@ def _runs(options):
                 f"A setting has {twice} twice. Give it in one --grid, or in --setting."
             )
         own = [f"{name}={value}" for name, value in pairs]
-        name = _folder_name(",".join(own))
+        name = _folder_name(",".join([*title, *own]))
         for seed in range(options.seeds):
             folder = ",".join(filter(None, [name, f"seed={seed}"]))
             arguments = [f"--gin.{text}" for text in (*own, f"Run.seed={seed}")]
             folder = os.path.join(options.model_dir, folder)
-            runs.append(_Run(name or "all", folder, (*common, *arguments)))
+            arguments = (*own_files, *files, *common, *arguments)
+            runs.append(_Run(name or "all", folder, arguments))
     return list(dict.fromkeys(runs))  # A value may stand in a grid twice.
+
+
+def _contestants(files):
+    """Returns {(name, or nothing): the options that read the file}."""
+    found = {}
+    for file in files:
+        name = os.path.splitext(os.path.basename(file))[0]
+        if (name,) in found:
+            raise UserError(
+                f"two contestants are called {name}. Give their files other names."
+            )
+        found[name,] = [f"--gin_file={file}"]
+    return found or {(): []}
 
 
 def _check(runs, metric):

@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 # Each group may import from itself (without cycles) and from the groups before it.
 ORDER = [
-    ["arguments", "command_line", "console", "errors", "programs"],
+    ["arguments", "command_line", "console", "errors", "programs", "waiting"],
     ["kernels"],
     ["layers"],
     ["objectives"],

@@ -6,7 +6,7 @@ list is compared with the model and with the file. Below <model_dir>/checkpoints
 
     <step>/state.*         model, optimizer, step.
     <step>/arrays/         model and optimizer, if orbax writes them.
-    <step>/data-0-of-1.*   the position in each part of the data.
+    <step>/data-0-of-1.*   the position in each part of the data, see `save`.
     <step>/summary.json    the run's summary so far.
     <step>/checksums.json  of all these files, see `checksums`.
     0/state.*              the weights that a run starts with.
@@ -18,6 +18,7 @@ Frozen variables are in 0/ alone. Later checkpoints have its hash, `base`.
 """
 
 import contextlib
+import functools
 import os
 import re
 import threading
@@ -43,9 +44,16 @@ from remixer_tf.checkpoints.reading import (
     restore_variables,
     saved_value,
 )
-from remixer_tf.checkpoints.whole_folder import read_json, write_json
+from remixer_tf.checkpoints.whole_folder import copy_file, read_json, write_json
 from remixer_tf.errors import MissingFileError, StorageError, UserError, shorten
 from remixer_tf.models.adapters import of_adapter
+from remixer_tf.waiting import Waiter
+
+_POSITION = "position/.ATTRIBUTES/VARIABLE_VALUE"  # the step of an earlier position
+
+
+class _HangsError(Exception):
+    """The position in the data does not come."""
 
 
 class Checkpoints:
@@ -70,6 +78,7 @@ class Checkpoints:
         earlier_best: list of int, steps whose checkpoints stay as well.
         has_start: bool, whether there is a checkpoint of step 0, see `write_weights`.
         summary: dictionary, the restored checkpoint's summary, or {}.
+        ends: function that says whether the run ends, see `save`.
     """
 
     def __init__(self, model_dir, engine, iterator, keep=3, keep_period=None):
@@ -90,6 +99,10 @@ class Checkpoints:
         self._host = engine.host
         self._by_orbax = engine.checkpoint_format == "orbax"
         self._last_step = 0
+        # The step at which the data had their last saved position, and its checkpoint:
+        # None at first, where the data are at their start.
+        self._position = 0, None
+        self.ends = lambda: False
         self._thread = None
         self._error = None
 
@@ -99,11 +112,15 @@ class Checkpoints:
     def __exit__(self, *exception):
         self.join()
 
-    def save(self, step, summary=None):
+    def save(self, step, summary=None, hangs=False):
         """Copies everything, and starts writing the checkpoint of `step`.
 
         All hosts call it. The step that was saved or restored last is not written
-        again. The checkpoint keeps `summary`, a dictionary for JSON or None for {}.
+        again. The checkpoint keeps `summary`, a dictionary for JSON or None for {}. If
+        a read of the data `hangs`, their position is unknown: the checkpoint has the
+        last one, and a restart reads on from there up to this step. So it is if the
+        position does not come, and `ends()` says that the run ends.
+
         Raises OSError if this or the previous checkpoint could not be written on a
         host, and a ValueError if a restart would lack new variables.
         """
@@ -119,7 +136,10 @@ class Checkpoints:
                     "build()."
                 )
         groups = {k: x for k, x in self._engine.variables().items() if k != "frozen"}
-        self._start_writing(step, groups, summary)
+        try:
+            self._start_writing(step, groups, summary, hangs)
+        except _HangsError:
+            self._start_writing(step, groups, summary, hangs=True)
 
     def save_start(self):
         """Writes the checkpoint of step 0 if there are frozen variables, and waits.
@@ -133,9 +153,11 @@ class Checkpoints:
             self.wait()
             self.has_start = True
 
-    def _start_writing(self, step, groups, summary=None):
+    def _start_writing(self, step, groups, summary=None, hangs=False):
         """Copies {group: {path: variable}}, and starts writing a checkpoint."""
-        folder = os.path.join(self.directory, f"writing-{step}")
+        # A thread that hangs may still write to the other name.
+        name = f"writing-{step}-hangs" if hangs else f"writing-{step}"
+        folder = os.path.join(self.directory, name)
         with self._noted_error():
             if self._host.index == 0:
                 if tf.io.gfile.exists(folder):
@@ -144,14 +166,33 @@ class Checkpoints:
                 write_json(_summary_path(folder), summary or {})
         self._agree()
         with self._noted_error():
-            if step and self._host.saves_position:
-                self._data.write(self._data_path(folder))
+            if step and hangs:
+                self._copy_position(folder)
+            elif step and self._host.saves_position:
+                write = functools.partial(self._data.write, self._data_path(folder))
+                with Waiter(write, self._leave) as wait:
+                    wait("the position in the data: their source is slow, or hangs")
         self._agree()  # All hosts have written their positions.
         finish, state = self._copy(folder, step, groups)
+        if hangs and state is not None:
+            state.position = tf.Variable(self._position[0], dtype=tf.int64)
+        elif step:
+            self._position = step, checkpoint_path(self.directory, step)
         self._agree()
         arguments = finish, state, folder, step
         self._thread = threading.Thread(target=self._write, args=arguments)
         self._thread.start()
+
+    def _leave(self):
+        if self.ends():
+            raise _HangsError
+
+    def _copy_position(self, folder):
+        """Copies the last position in the data, if there is one, into `folder`."""
+        _, last = self._position
+        for name in tf.io.gfile.listdir(last) if last else ():
+            if name.startswith("data-"):
+                copy_file(os.path.join(last, name), os.path.join(folder, name))
 
     def _agree(self):
         """Raises OSError on all hosts if one has noted an error."""
@@ -313,6 +354,7 @@ class Checkpoints:
                 restore_variables(folder, groups, random_states=False)
             return 0
         restore_variables(folder, self._groups)
+        self._position = step, None
         if step != restart_data_at:
             self._restore_data(folder, step)
         self._last_step = step
@@ -371,19 +413,23 @@ class Checkpoints:
         with plain_path(folder) as place:
             reader = tf.train.load_checkpoint(os.path.join(place, "state"))
             saved = reader.get_tensor("data_shapes/.ATTRIBUTES/VARIABLE_VALUE").decode()
+            late = reader.has_tensor(_POSITION)
+            position = int(reader.get_tensor(_POSITION)) if late else step
         names = tf.io.gfile.listdir(folder)
         parts = num_parts(names)
         here = self._host.shard_info.num_shards
         reason = None
-        if saved != self._data_shapes or parts != here:
+        from_start = late and not parts
+        if saved != self._data_shapes or (parts != here and not from_start):
             reason = (
                 f" Saved: {saved}, read in {parts} part(s). Here: {self._data_shapes}, "
                 f"read in {here} part(s). "
             )
         else:
             try:
-                with plain_path(folder) as place:
-                    self._data.read(self._data_path(place)).assert_consumed()
+                if not from_start:
+                    with plain_path(folder) as place:
+                        self._data.read(self._data_path(place)).assert_consumed()
             except (
                 tf.errors.PermissionDeniedError,
                 tf.errors.ResourceExhaustedError,
@@ -417,6 +463,10 @@ class Checkpoints:
                 "optimizer and step, and start the data anew. Or use another "
                 "--model_dir."
             )
+        self._position = position, None if from_start else folder
+        while position < step:  # It hung at the step.
+            superbatch = next(self._data.iterator)
+            position += next(iter(superbatch.values())).shape[0]
 
     def _data_path(self, folder):
         """The path of the position in this host's part of the data."""

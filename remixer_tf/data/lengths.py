@@ -19,8 +19,8 @@ from remixer_tf.data.texts import (
     features_of_text,
     writes_answers,
 )
-from remixer_tf.data.waiting import awaited, started
 from remixer_tf.errors import MissingFileError, UserError, check_choices, check_integers
+from remixer_tf.waiting import each
 
 _FIRST = 5  # over-long examples that are named
 
@@ -110,8 +110,7 @@ def _count_task(task, split, feature_lengths, limit, shard_info):
     dataset = dataset.enumerate(1).map(measure).take(-1 if limit is None else limit + 1)
     blocks = dataset.batch(1024).as_numpy_iterator()
     what = f"{task.name} {split}: its examples are read, to count long ones"
-    while (block := awaited(started(next, blocks, None), what)) is not None:
-        lengths, places, texts = block
+    for lengths, places, texts in each(blocks, what):
         if limit is not None and examples + len(lengths) > limit:
             complete, lengths = False, lengths[: limit - examples]
         for name in names if examples < MOST_TARGETS else ():

@@ -221,11 +221,14 @@ class Saving:
         if due or self.evaluating.due(step):
             self.save(step)
 
-    def save(self, step):
-        """Saves the current state. Raises if too many steps were not finite."""
+    def save(self, step, hangs=False):
+        """Saves the current state. Raises if too many steps were not finite.
+
+        For `hangs` see `Checkpoints.save`.
+        """
         with self.session.speed.paused():
             self.skipped.flush()
-            self.session.checkpoints.save(step, self.totals.summary(step))
+            self.session.checkpoints.save(step, self.totals.summary(step), hangs)
 
 
 @dataclasses.dataclass
@@ -238,12 +241,16 @@ class Stopping:
 
     def after_call(self, step, batch, metrics):
         # Several processes agree: `stop` is a sum over all of them.
-        signal = self.session.signal
-        if self.skipped.stop or (signal.alone and signal.received):
-            self.saving.save(step)
-            self.session.checkpoints.wait()
-            self.session.engine.host.barrier()
-            signal.leave(f"saved step {step}. Run the same command to resume.")
+        if self.skipped.stop or self.session.signal.came_alone():
+            self.leave(step)
+
+    def leave(self, step, hangs=False):
+        """Saves and ends the run. For `hangs` see `Checkpoints.save`."""
+        self.saving.save(step, hangs)
+        self.session.checkpoints.wait()
+        self.session.engine.host.barrier()
+        what = f"saved step {step}. Run the same command to resume."
+        self.session.signal.leave(f"the data do not come; {what}" if hangs else what)
 
 
 class Profiling:

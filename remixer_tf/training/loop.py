@@ -2,7 +2,7 @@
 
 import os
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 
 import keras
 
@@ -78,7 +78,7 @@ def train(
     check_factories(model=run.model, optimizer=optimizer, dataset=dataset)
     schedule.check_evaluations(evaluations, checkpointing.best)
     schedule.check_profile(launch.profile)
-    with _opened(run, launch) as (engine, signal, lock):
+    with _opened(run, launch) as (engine, signal, lock), ExitStack() as reads:
         import_rest()
         keras.utils.set_random_seed(run.seed)
         data = dataset(
@@ -86,7 +86,7 @@ def train(
             steps_per_call=schedule.steps_per_call,
             shard_info=engine.host.shard_info,
         )
-        batches = TimedBatches(data, engine, signal)
+        batches = reads.enter_context(TimedBatches(data, engine, signal))
         engine.build(run.make_model, optimizer, run.dtype_policy, objective)
         kept = checkpointing.keep, checkpointing.keep_period
         checkpoints = Checkpoints(launch.model_dir, engine, batches.iterator, *kept)
@@ -119,6 +119,9 @@ def _take_steps(session, evaluating, skipped, totals, logging, sending, lock):
     session.speed = Speed()
     saving = Saving(session, evaluating, totals, skipped)
     profiling = Profiling(session)
+    stopping = Stopping(session, skipped, saving)
+    session.batches.leave = lambda: stopping.leave(step, hangs=True)
+    session.checkpoints.ends = session.signal.came_alone
     hooks = [
         skipped,
         totals,
@@ -126,13 +129,12 @@ def _take_steps(session, evaluating, skipped, totals, logging, sending, lock):
         session.progress,
         OwnFolder(session, lock),
         logging,
-        Stopping(session, skipped, saving),
+        stopping,
         saving,
         evaluating,
         sending,
     ]
     with (
-        session.batches,
         session.progress,
         sending,
         profiling,

@@ -47,6 +47,10 @@ class StopSignal:
         if self._message:
             console.say(self._message)
 
+    def came_alone(self):
+        """Whether a signal came, and no other process trains with this one."""
+        return self.alone and self.received is not None
+
     @contextlib.contextmanager
     def held(self):
         """Only notes signals inside the block, whose steps are not saved yet."""

@@ -4,21 +4,20 @@ import time
 
 import tensorflow as tf
 
-from remixer_tf.data.waiting import Waiter, awaited, started
 from remixer_tf.errors import UserError
 from remixer_tf.objectives.batches import check_ids
+from remixer_tf.waiting import Waiter
 
+_WHAT = "the next batch: the data are slow, or their source hangs"
 _FAST = 0.02  # seconds between batches, for which a thread costs too much
 
 
 class TimedBatches:
     """Yields superbatches, and measures how long each takes to read.
 
-    As a context manager it reads batches after the first. A signal ends the wait for a
-    source that hangs, after at most 10 s. Nothing can be saved then: the source tells
-    its position between two batches only. Where calls take less than 20 ms, a signal
-    waits for the batch: to hand it from thread to thread would cost more than 1% of
-    them.
+    Use it as a context manager. A signal ends the wait for a source that hangs, after
+    at most 10 s, by a call of `leave`. Where calls take less than 20 ms, a signal waits
+    for the batch: to hand it from thread to thread would cost more than 1% of them.
 
     Args:
         data: a `tf.data.Dataset` of superbatches, see `train`.
@@ -28,6 +27,8 @@ class TimedBatches:
     Attributes:
         data, iterator: the data and their iterator.
         first: the first superbatch. `read_first`, after `like_first`, sets it.
+        leave: a function that ends the run by an error while a read hangs. The loop
+            sets it, to save before.
         start: float, `time.perf_counter` before the last batch was read.
         waited: float, the seconds that reading the last batch took.
         new_shapes: bool, whether the last batch is the first one of its shapes, so that
@@ -37,8 +38,8 @@ class TimedBatches:
     def __init__(self, data, engine, signal):
         self.data, self.iterator = data, iter(data)
         self._engine, self._signal = engine, signal
-        what = "the next batch: the data are slow, or their source hangs"
-        self._read = Waiter(self.iterator.__next__, what, self._leave)
+        self.leave = lambda: signal.leave("no step was taken yet.")
+        self._read = Waiter(self.iterator.__next__, self._leave)
         self._pace = 1.0  # seconds between two batches, of late
         self.first = None
         self._shapes = set()
@@ -48,7 +49,7 @@ class TimedBatches:
 
         If the shapes of superbatches differ, it waits for the first and returns that.
         """
-        self._reading = started(next, self.iterator)
+        self._read.ask()
         specs = self.data.element_spec
         if all(spec.shape.is_fully_defined() for spec in specs.values()):
             return {k: tf.zeros(spec.shape, spec.dtype) for k, spec in specs.items()}
@@ -56,8 +57,10 @@ class TimedBatches:
 
     def read_first(self):
         """Returns the first superbatch, checked. It is still yielded first."""
-        self.first = awaited(self._reading, "the first batch: the shuffle buffer fills")
-        check_ids(self.first, self._engine.model)
+        if self.first is None:
+            what = "the first batch: the shuffle buffer fills"
+            self.first = self._read.answer(what)
+            check_ids(self.first, self._engine.model)
         return self.first
 
     def __enter__(self):
@@ -69,11 +72,8 @@ class TimedBatches:
 
     def _leave(self):
         """Ends the run if a signal came, unless other processes wait for this one."""
-        if self._signal.received and self._signal.alone:
-            self._signal.leave(
-                "the data do not come, so nothing more can be saved. Run the same "
-                "command to resume from the last checkpoint."
-            )
+        if self._signal.came_alone():
+            self.leave()
 
     def __iter__(self):
         return self
@@ -88,7 +88,7 @@ class TimedBatches:
         elif self._pace < _FAST:
             batch = next(self.iterator)
         else:
-            batch = self._read()
+            batch = self._read(_WHAT)
         self.waited = time.perf_counter() - self.start
         shapes = tuple(tuple(value.shape) for value in batch.values())
         self.new_shapes = shapes not in self._shapes

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from remixer_tf import optimizers
+from remixer_tf import optimizers, waiting
 from remixer_tf.checkpoints.reading import (
     available_steps,
     checkpoint_path,
@@ -26,7 +26,6 @@ from remixer_tf.checkpoints.reading import (
     tensor_name,
 )
 from remixer_tf.checkpoints.vocabularies import check_vocabularies
-from remixer_tf.data import waiting
 from remixer_tf.engines.backend_engine import backend_engine
 from remixer_tf.engines.jax.engine import JaxEngine
 from remixer_tf.engines.tensorflow.engine import TensorFlowEngine
@@ -34,7 +33,7 @@ from remixer_tf.errors import UserError
 from remixer_tf.evaluation.results import write_result
 from remixer_tf.optimizers.schedules import WarmupConstant
 from remixer_tf.run import Run
-from remixer_tf.training import progress
+from remixer_tf.training import progress, timed_batches
 from remixer_tf.training.run_files import write_configuration
 from remixer_tf.training.settings import Watching
 from remixer_tf.training.stop_signal import PREEMPTED, StopSignal
@@ -684,6 +683,49 @@ def test_a_signal_ends_the_wait_for_a_batch_that_does_not_come(monkeypatch, alon
                 next(batches)
             arrives.set()
     assert caught.value.code == PREEMPTED
+
+
+@pytest.mark.parametrize(
+    "hangs_at",
+    [pytest.param([8, 2], id="twice", marks=pytest.mark.slow), [3]],
+)
+def test_a_run_whose_data_hang_is_saved_and_resumes_exactly(
+    tmp_path, monkeypatch, hangs_at
+):
+    """The position in the data is unknown then: it is that of an earlier checkpoint."""
+    arrives = threading.Event()
+
+    class Hangs(waiting.Waiter):
+        def __init__(self, read, leave):
+            super().__init__(functools.partial(self.read, read, iter(range(1, 99))))
+            self._leave = leave
+
+        def read(self, function, reads):
+            if next(reads) == hangs_at[0]:
+                os.kill(os.getpid(), signal.SIGTERM)
+                arrives.wait()
+            return function()
+
+    monkeypatch.setattr(waiting, "_SILENCE", 0.1)
+    monkeypatch.setattr(waiting, "_PERIOD", 0.1)
+    run(tmp_path / "whole", 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(timed_batches, "_FAST", 0)
+        patch.setattr(timed_batches, "Waiter", Hangs)
+        step = 0
+        while hangs_at:
+            step += hangs_at[0] - 1
+            with pytest.raises(SystemExit) as caught:
+                run(tmp_path / "parts", 10)
+            assert caught.value.code == PREEMPTED
+            assert available_steps(tmp_path / "parts" / "checkpoints")[-1] == step
+            hangs_at = hangs_at[1:]
+    arrives.set()
+    run(tmp_path / "parts", 10)
+    whole, parts = (read_checkpoint(tmp_path / n, 10) for n in ("whole", "parts"))
+    assert whole.keys() == parts.keys()
+    for name, value in whole.items():
+        np.testing.assert_array_equal(parts[name], value, err_msg=name)
 
 
 def test_nohup_keeps_a_run_from_ending():

@@ -5,7 +5,6 @@ batch, and the caller waits for the thread.
 """
 
 import threading
-from concurrent.futures import Future
 
 from remixer_tf import console
 
@@ -13,40 +12,17 @@ _SILENCE = 10  # seconds until a wait is reported
 _PERIOD = 1  # seconds between two questions whether it ends
 
 
-def started(function, *args):
-    """Returns the `Future` of a call in a thread that no exit waits for."""
-    future = Future()
-
-    def run():
-        try:
-            future.set_result(function(*args))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
-
-
-def awaited(future, what):
-    """Returns the result of a `Future`; tells after 10 s that it waits for `what`."""
-    try:
-        return future.result(_SILENCE)
-    except TimeoutError:
-        if not future.done():
-            console.say(f"waiting for {what}")
-        return future.result()
-
-
 class Waiter:
     """Calls a function again and again, in one thread that no exit waits for.
 
-    Use it as a context manager. After 10 s a message reports a wait for `what`, and
-    `leave` is called each second. It may raise an error, which ends the wait and the
-    use of the object.
+    Use it as a context manager. `ask` begins a call, `answer` waits for its result, and
+    calling the object does both. After 10 s a message reports the wait, and `leave`,
+    unless it is None, is called each second. It may raise an error, which ends the wait
+    and the use of the object.
     """
 
-    def __init__(self, function, what, leave):
-        self._function, self._what, self._leave = function, what, leave
+    def __init__(self, function, leave=None):
+        self._function, self._leave = function, leave
         # Two locks that the threads hand to each other cost half as much as a queue.
         self._asked, self._answered = threading.Lock(), threading.Lock()
         self._ended = False
@@ -62,13 +38,22 @@ class Waiter:
         if self._asked.locked():  # The thread waits, or is in a call.
             self._asked.release()
 
-    def __call__(self):
+    def __call__(self, what):
         """Returns what the function returns, or raises its error."""
+        self.ask()
+        return self.answer(what)
+
+    def ask(self):
+        """Begins a call."""
         self._asked.release()
+
+    def answer(self, what):
+        """Returns the result of the call that `ask` began; waits for `what`, a str."""
         if not self._answered.acquire(timeout=_SILENCE):
-            console.say(f"waiting for {self._what}")
+            console.say(f"waiting for {what}")
             while not self._answered.acquire(timeout=_PERIOD):
-                self._leave()
+                if self._leave is not None:
+                    self._leave()
         if self._error is not None:
             raise self._error
         return self._result
@@ -81,3 +66,11 @@ class Waiter:
             except BaseException as error:
                 self._error = error
             self._answered.release()
+
+
+def each(iterator, what):
+    """Yields what an iterator gives, and waits as `Waiter` does for `what`, a str."""
+    end = object()
+    with Waiter(lambda: next(iterator, end)) as read:
+        while (element := read(what)) is not end:
+            yield element

@@ -6,8 +6,8 @@ import threading
 import pytest
 import tensorflow as tf
 
-from remixer_tf.data import waiting
-from remixer_tf.data.waiting import Waiter, awaited, started
+from remixer_tf import waiting
+from remixer_tf.waiting import Waiter, each
 
 
 class Ended(Exception):
@@ -39,16 +39,19 @@ def test_a_signal_ends_the_wait_for_a_source_that_hangs(alarm, monkeypatch, caps
     try:
         with pytest.raises(Ended):
             alarm()
-            awaited(started(next, data), "the first batch")
+            next(each(data, "the first batch"))
     finally:
         arrives.set()
     assert capsys.readouterr().out == "waiting for the first batch\n"
 
 
-def test_results_and_errors_are_those_of_the_call():
-    assert awaited(started(max, 2, 3), "nothing") == 3
+def test_results_and_errors_are_those_of_the_calls():
+    assert [*each(iter([3, None, 2]), "nothing")] == [3, None, 2]
+    with Waiter(lambda: 3) as waiter:
+        waiter.ask()
+        assert waiter.answer("nothing") == 3
     with pytest.raises(TimeoutError, match="its own"):
-        awaited(started(_raise, TimeoutError("its own")), "nothing")
+        [*each(map(_raise, [TimeoutError("its own")]), "nothing")]
 
 
 def test_one_thread_gives_all_results_and_errors_in_turn():
@@ -58,10 +61,10 @@ def test_one_thread_gives_all_results_and_errors_in_turn():
         threads.add(threading.current_thread())
         return next(numbers)
 
-    with Waiter(read, "nothing", _raise) as waiter:
-        assert [waiter(), waiter()] == [0, 1]
+    with Waiter(read) as waiter:
+        assert [waiter("nothing"), waiter("nothing")] == [0, 1]
         with pytest.raises(StopIteration):
-            waiter()
+            waiter("nothing")
     (thread,) = threads
     thread.join(10)
     assert not thread.is_alive()
@@ -75,8 +78,8 @@ def test_a_wait_may_be_left(monkeypatch, capsys):
     def leave():
         raise Ended
 
-    with pytest.raises(Ended), Waiter(arrives.wait, "what hangs", leave) as waiter:
-        waiter()
+    with pytest.raises(Ended), Waiter(arrives.wait, leave) as waiter:
+        waiter("what hangs")
     arrives.set()
     assert capsys.readouterr().out == "waiting for what hangs\n"
 

@@ -129,7 +129,7 @@ def words_run(make_once):
 
 
 @pytest.fixture(
-    scope="session", params=["bytes", pytest.param("words", marks=pytest.mark.slow)]
+    scope="session", params=["bytes", pytest.param("words", marks=pytest.mark.slower)]
 )
 def tiny_run(request):
     """Each of both runs, for what may depend on the model or the vocabulary."""

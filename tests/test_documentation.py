@@ -183,7 +183,7 @@ def test_the_readmes_python(in_folder, capsys):
     rt.testing.check_sublayer(names["Scale"])
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_ten_lines_on_the_first_page(in_folder):
     publish(in_folder / "flan-t5-small")
     (block,) = blocks("python", "docs/index.md")
@@ -206,7 +206,7 @@ def test_from_transformers(in_folder):
         assert name in known or name == "d_model", name
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_published_classifier(in_folder):
     kind = "BertForSequenceClassification"
     folder = in_folder / "bert-mnli"

@@ -108,7 +108,7 @@ def test_masked_language_model_continues_exactly(mlm_run, texts, tmp_path):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_pictures_of_attention_in_a_pair_of_texts(mlm_run, tmp_path):
     run_dir = shutil.copytree(mlm_run, tmp_path / "run")
     pair = ["--text=two", "--text=ten"]
@@ -257,7 +257,7 @@ def test_language_model(model, texts, tmp_path):
     assert "".join(loaded.stream("one sheep")) == loaded.generate("one sheep")
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_language_model_answers_after_a_prompt(tmp_path):
     """mini_cogs as prefix and continuation; the same task as an encoder-decoder's."""
     arguments = [

@@ -89,7 +89,7 @@ def test_the_written_configuration_makes_the_trained_model(tmp_path, capsys):
     np.testing.assert_array_equal(*logits)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_wrong_name_is_one_line_and_exit_code_2(tmp_path):
     command = [sys.executable, "-m", "remixer_tf", "train", *arguments(tmp_path, 8)]
     done = subprocess.run(

@@ -41,7 +41,7 @@ def prepared(folder, tmp_path_factory):
     return prepare_tfds(folder, tmp_path_factory.mktemp("tfds"))
 
 
-@pytest.fixture(params=["folder", pytest.param("tfds", marks=pytest.mark.slow)])
+@pytest.fixture(params=["folder", pytest.param("tfds", marks=pytest.mark.slower)])
 def source(request, folder, prepared):
     if request.param == "folder":
         return ImageFolder(folder)

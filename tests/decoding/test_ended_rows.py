@@ -80,7 +80,13 @@ def short_caches(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.slow_on_jax
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=[pytest.mark.slower] * (n not in ("t5", "samples")))
+        for n in SEARCHES
+    ],
+)
 def test_the_same_answers(name, short_caches):
     batch = with_lengths(inputs(ROWS), 9)
     check(Recurrent(), batch, 9, [name], eos_id=-1)

@@ -30,7 +30,7 @@ def test_beams_are_compiled_by_xla():
     check(tf.function(search, jit_compile=True), search(prompts()))
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_sampler_in_a_saved_model(tmp_path):
     model = tiny_decoder("gmlp")
 

@@ -76,22 +76,22 @@ class Case(NamedTuple):
     policy: str = "float32"
 
 
-KINDS = {"first": ["t5_1_1", "remixer"], "more": ["gmlp", "mixer"]}
+KINDS = {"first": ["t5_1_1"], "more": ["remixer", "gmlp", "mixer"]}
 CASES = {
     "first": {
         **{f"{kind}_one": Case(kind) for kind in KINDS["first"]},
         "t5_1_1_2x2": Case("t5_1_1", "2x2"),
-        "remixer_2x2": Case("remixer", "2x2"),
         "killed_2x2": Case(
             "t5_1_1", "2x2", goes_on="killed", checkpoint_format="orbax"
         ),
-        "killed_4x1": Case("t5_1_1", "4x1", goes_on="killed"),
     },
     "more": {
         **{f"{kind}_one": Case(kind) for kind in KINDS["more"]},
         "t5_1_1_1x4": Case("t5_1_1", "1x4"),
         "t5_1_1_zero": Case("t5_1_1", "zero"),
         "t5_1_1_4x1": Case("t5_1_1", "4x1", goes_on="t5_1_1_2x2"),
+        "killed_4x1": Case("t5_1_1", "4x1", goes_on="killed"),
+        "remixer_2x2": Case("remixer", "2x2"),
         "gmlp_2x2": Case("gmlp", "2x2"),
         "dropout_one": Case("t5_1_1", "one", 0.3),
         "dropout_2x2": Case("t5_1_1", "2x2", 0.3),

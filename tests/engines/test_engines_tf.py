@@ -170,7 +170,7 @@ def test_a_run_in_float16_goes_on_on_another_mesh(runs):
 
 
 def test_a_killed_run_goes_on(runs):
-    """Bitwise on its mesh, and from the same checkpoint on another mesh and engine."""
+    """Bitwise on its mesh, and from the same checkpoint on another engine."""
     assert available_steps(runs / "killed" / "checkpoints") == [PERIOD]
     for group in ("model", "optimizer"):
         whole, again = (
@@ -178,8 +178,12 @@ def test_a_killed_run_goes_on(runs):
             for name in ("t5_1_1_2x2", "killed_2x2")
         )
         assert_equal(whole, again)
-    assert_same_run(runs / "t5_1_1_one", runs / "killed_4x1")
     assert_same_run(runs / "t5_1_1_one", runs / "killed_tf")
+
+
+@pytest.mark.slower
+def test_a_killed_run_goes_on_on_another_mesh(runs):
+    assert_same_run(runs / "t5_1_1_one", runs / "killed_4x1")
 
 
 @pytest.mark.parametrize("group", ["model", "optimizer"])
@@ -312,7 +316,7 @@ def read_collectives(path):
 
 @pytest.mark.parametrize(
     "name",
-    first_and_more(["t5_1_1_2x2", "remixer_2x2"], ["t5_1_1_4x1", "t5_1_1_1x4"]),
+    first_and_more(["t5_1_1_2x2"], ["remixer_2x2", "t5_1_1_4x1", "t5_1_1_1x4"]),
 )
 def test_parts_are_added_up_and_nothing_else_moves(runs, name):
     found = read_collectives(runs / name / "program.txt")

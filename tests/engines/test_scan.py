@@ -73,6 +73,9 @@ MODELS = {
 }
 
 
+DEAR = "remixer", "t5_1_1, remat"
+
+
 def train(name, scan):
     """Returns the sums of two steps in one call, and the model after them."""
     make, remat = MODELS[name]
@@ -94,7 +97,7 @@ def train(name, scan):
 @on_jax
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[pytest.mark.slower] * (n == "remixer")) for n in MODELS],
+    [pytest.param(n, marks=[pytest.mark.slower] * (n in DEAR)) for n in MODELS],
 )
 def test_sums_and_variables_are_those_without(name):
     """Dropout's states too, so the masks are equal."""

@@ -120,7 +120,7 @@ def test_a_new_seed_traces_nothing_anew(bytes_run, tmp_path, monkeypatch):
     assert found[seed] == infer(bytes_run, tmp_path, *search)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_new_numbers_trace_few_graphs(bytes_run, monkeypatch):
     """Answers of fewer tokens are beginnings of longer ones."""
     run = rt.load(bytes_run)
@@ -161,7 +161,7 @@ def test_draws_without_a_seed_have_one_each(bytes_asked):
     assert "seeds" not in bytes_asked.answerer(beams=2)[1]
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_draws_without_a_seed_differ(bytes_run):
     run = rt.load(bytes_run)
     assert run.drawn_seed is None
@@ -445,7 +445,7 @@ ONLY_FIVE = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_runs_keep_their_limits_when_traced_again(bytes_run):
     bound, free = rt.load(bytes_run, bindings=ONLY_FIVE), rt.load(bytes_run)
     (one,) = {*answers(bound, ["A cat"])}
@@ -456,7 +456,7 @@ def test_runs_keep_their_limits_when_traced_again(bytes_run):
     assert answers(bound, "A cat", beams=2) == one
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_other_limits_are_added_to_those_of_the_run(bytes_run):
     bound = rt.load(bytes_run, bindings=ONLY_FIVE)
     one = answers(bound, "A cat")

@@ -51,7 +51,11 @@ for name in ("matplotlib", "pandas", "scipy", "sklearn"):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", [COMMAND, PYTHON], ids=["infer", "load"])
+@pytest.mark.parametrize(
+    "code",
+    [pytest.param(COMMAND, marks=pytest.mark.slower), PYTHON],
+    ids=["infer", "load"],
+)
 def test_answering_imports_what_it_needs(code, bytes_run):
     code = code.replace("RUN", str(bytes_run)) + LATER.replace(
         "UNWANTED", f"{UNWANTED}"

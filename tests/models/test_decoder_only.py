@@ -93,7 +93,7 @@ def continue_without_cache(model, prompt, max_length, eos_id):
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(k, marks=[pytest.mark.slower] * (k != "switch"))
+        pytest.param(k, marks=[pytest.mark.slower] * (k != "bert"))
         for k in [*STACKS, *MIXTURES]
     ],
 )

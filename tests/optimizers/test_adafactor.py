@@ -108,7 +108,8 @@ CASES = [
     ("config", "reference", "first_iteration"),
     [
         *CASES[:2],
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in CASES[2:]),
+        pytest.param(*CASES[2], marks=pytest.mark.slow),
+        *(pytest.param(*case, marks=pytest.mark.slower) for case in CASES[3:]),
     ],
 )
 def test_fifty_steps_equal_numpy(config, reference, first_iteration):

@@ -196,6 +196,7 @@ def test_mistakes_are_one_line(tmp_path, taken_port, bytes_run):
             run_command("serve", options)
 
 
+@pytest.mark.slower
 def test_a_folder_that_cannot_be_loaded_ends_it(tmp_path):
     folder = tmp_path / "export"
     folder.mkdir()

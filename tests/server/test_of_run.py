@@ -124,6 +124,7 @@ def test_what_a_model_cannot_do_is_one_line(tiny):
         assert what in response.json()["error"]
 
 
+@pytest.mark.slower
 def test_other_searches_are_compiled_and_counted(bytes_run, run):
     limits = LIMITS.__class__(max_searches=1, max_answers=4)
     with serving([of_run("tiny", bytes_run, limits, (1,))], limits) as client:
@@ -166,6 +167,7 @@ def test_encoders_are_asked(classifier_run, span_run):
         assert "Name one of the models: encoder, spans" in refused.json()["error"]
 
 
+@pytest.mark.slower
 def test_a_language_model_continues_and_scores(lm_run):
     lm, text = rt.load(lm_run), "to be or"
     with serving([of_run("lm", lm_run)]) as client:

@@ -144,10 +144,10 @@ def test_layers(runtime, make, f, tmp_path):
     "runtime, make",
     [
         (litert, lambda: tiny_model("remixer", num_layers=1)),
-        (onnx_runtime, lambda: tiny_model("remixer", num_layers=1)),
         *(
             pytest.param(*searched, marks=pytest.mark.slower)
             for searched in (
+                (onnx_runtime, lambda: tiny_model("remixer", num_layers=1)),
                 (litert, lambda: tiny_decoder("smlp")),
                 (onnx_runtime, lambda: tiny_decoder("bert")),  # exact gelu
                 (litert, lambda: tiny_model("amlp", num_layers=1)),
@@ -259,7 +259,8 @@ def test_a_run(tiny_run, capsys):
 @pytest.mark.parametrize(
     "runtime, weights, tiny_run",
     [
-        (litert, "int8", "bytes"),  # T5.1.1
+        # T5.1.1
+        pytest.param(litert, "int8", "bytes", marks=pytest.mark.slower),
         pytest.param(  # Remixer
             litert, "int8_weight_only", "words", marks=pytest.mark.slower
         ),

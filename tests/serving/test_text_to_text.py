@@ -124,7 +124,7 @@ def test_lines_of_a_file_are_answered_with_others_as_long(
 @pytest.mark.parametrize(
     ("kind", "dtype", "expected"),
     [
-        pytest.param("t5_1_1", "float32", [16, 32], marks=pytest.mark.slow),
+        pytest.param("t5_1_1", "float32", [16, 32], marks=pytest.mark.slower),
         ("t5_1_1", "mixed_bfloat16", [32]),
         pytest.param("remixer", "float32", [16, 32], marks=pytest.mark.slow),
     ],
@@ -297,6 +297,7 @@ def decode_while_clear(model, batch, max_length):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("tiny_run", ["bytes", "words"], indirect=True)
 def test_answers_are_evaluations(tiny_run, tmp_path):
     """Trimmed inputs, unknown words and invalid UTF-8 in the output are among them.
 

@@ -24,7 +24,7 @@ def model():
 @pytest.mark.parametrize(
     ("weights", "jit_compile"),
     [
-        ("float32", False),
+        pytest.param("float32", False, marks=pytest.mark.slower),
         ("bfloat16", True),
         pytest.param("bfloat16", False, marks=pytest.mark.slower),
     ],

@@ -376,7 +376,7 @@ def test_an_id_names_one_question(tmp_path):
 
 
 @pytest.mark.real_data
-@pytest.mark.slow
+@pytest.mark.slower
 def test_the_target_spans_of_xquad_score_well(real_data_dir, toy):
     """T5's pieces hold more than some answers, mostly what the scores leave out."""
     path = str(real_data_dir / "squad" / "xquad.en.json")

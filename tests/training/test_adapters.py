@@ -31,7 +31,7 @@ def build(**options):
     return engine
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_frozen_variables_have_no_slots_and_cost_no_gradient():
     batch = toy.stack(toy.make_batches(1))
     whole, engine = build(), build(adapters=LORA)

@@ -108,7 +108,7 @@ def test_an_encoder_alone(tmp_path, kind):
     np.testing.assert_allclose(np.array(encoded)[real], expected[real], atol=2e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_byt5_needs_no_vocabulary(tmp_path):
     """bytes b are ids b + 3, as ByT5 was trained; EOS is 1."""
     weights = numpy_t5.made_up_weights(layers=(3, 1))

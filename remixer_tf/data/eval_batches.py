@@ -80,6 +80,15 @@ def writes_in_float32(model):
     return hasattr(model, "decode_step") and model.compute_dtype == "float32"
 
 
+def xla_of_answers(model, xla=None):
+    """What `Engine.compile` receives as `xla` for a function that writes answers.
+
+    XLA adds in another order, so it compiles a float32 model's alone, unless `xla`, a
+    bool, says what to do.
+    """
+    return "answers" if xla is None and writes_in_float32(model) else xla
+
+
 def padded_lengths(model, feature_lengths):
     """Returns lengths that rows may be padded to with the same answers, least first.
 

@@ -61,19 +61,21 @@ def check_rows(rows, replicas, micro_batches=1):
         )
 
 
-def fill_rows(batch, replicas):
-    """Repeats a batch's last row, so that few programs serve all numbers of rows.
+def fill_rows(batch, replicas, few=True):
+    """Repeats a batch's last row until the replicas can share the rows.
 
-    A replica then has 1, 2, 3, 4, 6, 8, 12, .. rows: powers of two, and halfway between
-    them. Answers to the copies end when that of the last row does. Replicas divide the
-    rows. Returns a dictionary of arrays.
+    If `few`, few programs serve all numbers of rows: a replica has 1, 2, 3, 4, 6, 8,
+    12, .. rows, powers of two, and halfway between them. Answers to the copies end when
+    that of the last row does. Returns a dictionary of arrays.
     """
     rows = len(next(iter(batch.values())))
-    own = rows // replicas
-    most = 1 << max(own - 1, 0).bit_length()
-    fewer = 3 * most // 4
-    wanted = replicas * (fewer if most > 2 and own <= fewer else most)
-    if not rows:
+    own = -(-rows // replicas)
+    if few:
+        most = 1 << max(own - 1, 0).bit_length()
+        fewer = 3 * most // 4
+        own = fewer if most > 2 and own <= fewer else most
+    wanted = replicas * own
+    if rows in (0, wanted):
         return batch
     return {
         name: np.pad(x, [(0, wanted - rows)] + [(0, 0)] * (np.ndim(x) - 1), mode="edge")
@@ -175,8 +177,8 @@ class Engine(abc.ABC):
             function: takes a dictionary of tensors [rows, ...] and returns a structure
                 of tensors with a leading axis.
             any_rows: bool, whether batches may have any number of rows, as questions
-                to a `TextToText`. One graph of TensorFlow's then serves all numbers.
-                XLA compiles few, see `fill_rows`.
+                to a `TextToText`, see `fill_rows`. One graph of TensorFlow's then
+                serves all numbers. XLA compiles few.
             xla: bool, whether XLA compiles it on TensorFlow; None for what the engine
                 does. "answers" is for functions that write texts token after token.
                 XLA then compiles them on CPUs too, unless the engine or
@@ -187,8 +189,9 @@ class Engine(abc.ABC):
         Returns:
             a function of a batch that computes with the model's current weights. It
             returns the structure with NumPy arrays, the replicas' rows in order. All
-            hosts call it with the same batches and receive all results. It raises a
-            ValueError if the rows do not divide among the replicas.
+            hosts call it with the same batches and receive all results. Unless
+            `any_rows`, it raises a ValueError if the rows do not divide among the
+            replicas.
         """
 
     @contextlib.contextmanager

@@ -20,7 +20,7 @@ from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import (
     converter_for,
     padded_lengths,
-    writes_in_float32,
+    xla_of_answers,
 )
 from remixer_tf.data.lengths import (
     check_feature_lengths,
@@ -235,8 +235,7 @@ class Evaluation:
         """Returns the compiled function, kept for the next step."""
         if self._compiled[0] is not engine:
             function = self.batch_function(engine.model)
-            answers = self.any_rows and writes_in_float32(engine.model)
-            xla = "answers" if answers else None
+            xla = xla_of_answers(engine.model) if self.any_rows else None
             self._compiled = engine, engine.compile(function, self.any_rows, xla)
         return self._compiled[1]
 

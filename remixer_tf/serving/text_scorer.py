@@ -136,14 +136,11 @@ class TextScorer:
 
         Args:
             pairs: iterable of (inputs, targets), lists of int.
-            batch_size: int, a multiple of the engine's replicas.
+            batch_size: int.
 
         Yields:
             float, int, bool, see `remixer_tf.decoding.Scores`, and whether the pair was
             trimmed.
-
-        Raises:
-            ValueError: the replicas do not divide `batch_size`.
         """
         for rows, _, scores, trimmed in self._batches(pairs, batch_size):
             results = [x[:rows].tolist() for x in (*scores[:3], trimmed)]

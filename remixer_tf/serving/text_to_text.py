@@ -11,7 +11,7 @@ from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import (
     converter_for,
     padded_lengths,
-    writes_in_float32,
+    xla_of_answers,
 )
 from remixer_tf.data.language_model import check_reads_inputs
 from remixer_tf.data.lengths import check_feature_lengths
@@ -166,19 +166,12 @@ class TextToText(TextAnswers):
             jit_compile=jit_compile,
         )
         self._model = lambda: model  # As an attribute, Keras would save it too.
-        if jit_compile is None and writes_in_float32(model):
-            jit_compile = "answers"
-        self._decode = self._engine.compile(
-            self.tokens.search, any_rows=True, xla=jit_compile
-        )
+        xla = xla_of_answers(model, jit_compile)
+        self._decode = self._engine.compile(self.tokens.search, any_rows=True, xla=xla)
         self.lengths = [x["inputs"] for x in padded_lengths(model, {"inputs": reads})]
 
     def _batch(self, tokens, settings):
-        batch = searchable(tokens[:, : self.padded_length(tokens)], settings)
-        # The last row is repeated until the replicas can share the rows.
-        if fill := -len(tokens) % self._engine.num_replicas:
-            batch = {k: tf.concat([x, *[x[-1:]] * fill], 0) for k, x in batch.items()}
-        return batch
+        return searchable(tokens[:, : self.padded_length(tokens)], settings)
 
     def padded_length(self, tokens):
         """The one of `lengths` that ids `[batch, input_length]` are cut to."""

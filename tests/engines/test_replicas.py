@@ -87,7 +87,8 @@ def test_rows_leave_when_they_have_waited_for_long(monkeypatch, wants_programs):
 @pytest.mark.parametrize(
     ("rows", "replicas", "filled"),
     [(1, 1, 1), (2, 1, 2), (3, 1, 3), (4, 1, 4), (5, 1, 6), (7, 1, 8), (9, 1, 12),
-     (13, 1, 16), (33, 1, 48), (49, 1, 64), (65, 1, 96), (2, 2, 2), (10, 2, 12)],
+     (13, 1, 16), (33, 1, 48), (49, 1, 64), (65, 1, 96), (2, 2, 2), (9, 2, 12),
+     (10, 2, 12)],
 )  # fmt: skip
 def test_few_programs_serve_all_numbers_of_rows(rows, replicas, filled):
     batch = {"ids": np.arange(2 * rows).reshape(rows, 2), "weights": np.ones(rows)}
@@ -95,6 +96,8 @@ def test_few_programs_serve_all_numbers_of_rows(rows, replicas, filled):
     assert found["ids"].shape == (filled, 2) and found["weights"].shape == (filled,)
     np.testing.assert_array_equal(found["ids"][:rows], batch["ids"])
     assert (found["ids"][rows:] == batch["ids"][-1]).all()
+    found = fill_rows(batch, replicas, few=False)
+    assert len(found["weights"]) == -(-rows // replicas) * replicas
 
 
 def checked(batch):

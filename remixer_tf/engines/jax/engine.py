@@ -228,9 +228,10 @@ class JaxEngine(Engine):
         def call(batch):
             batch = {key: np.asarray(x) for key, x in batch.items()}
             rows = len(next(iter(batch.values())))
-            check_rows(rows, self.num_replicas)
             if any_rows:
                 batch = fill_rows(batch, self.num_replicas)
+            else:
+                check_rows(rows, self.num_replicas)
             values = put([v.value for v in variables], shardings)
             batch = put(batch, dict.fromkeys(batch, self._of_batch()))
             with shared(self._shared_tensors()):

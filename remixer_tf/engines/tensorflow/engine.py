@@ -105,9 +105,10 @@ class TensorFlowEngine(Engine):
 
         def call(batch):
             rows = len(next(iter(batch.values())))
-            check_rows(rows, self._replicas)
-            if any_rows and xla:
-                batch = fill_rows(batch, self._replicas)
+            if any_rows:
+                batch = fill_rows(batch, self._replicas, few=xla)
+            else:
+                check_rows(rows, self._replicas)
             if self._replicas == 1:
                 results = graph(_specs(batch, any_rows))(batch)
             else:

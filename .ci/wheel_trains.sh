@@ -33,12 +33,30 @@ if ! "$python" -c 'import importlib.util as i, sys; sys.exit(not i.find_spec("se
 fi
 
 cd "$work"
+remixer_tf() { "$work/venv/bin/remixer_tf" "$@"; }
+
+echo "Importing weights, and tuning them on a table"
+(cd "$repository" && "$python" - "$work/published") <<'END'
+import pathlib
+import sys
+
+from tests.weights.numpy_t5 import made_up_weights
+from tests.weights.published import write_hugging_face
+
+write_hugging_face(pathlib.Path(sys.argv[1]), made_up_weights())
+END
+printf 'a dog slept\ta\na cat ran\tb\n' >pairs.tsv
+(printf 'inputs\ttargets\n' && cat pairs.tsv) >table.tsv
+# One process runs most commands: to import TensorFlow takes longer than they do.
 "$python" - "$work/venv" "$repository" <<'END'
 import pathlib
 import sys
 
+import gin
+
 import remixer_tf.configuration
 import remixer_tf.tasks
+from remixer_tf.commands import run_command
 
 environment, repository = (pathlib.Path(path).resolve() for path in sys.argv[1:])
 for name, module in list(sys.modules.items()):
@@ -52,36 +70,30 @@ folder = pathlib.Path(remixer_tf.__file__).parent
 for name in ("py.typed", "__init__.pyi"):  # what type checkers look for
     assert (folder / name).is_file(), name
 print("remixer_tf comes from the wheel:", folder)
+
+run = "--model_dir=imported"
+for command, *options in (
+    ("train_vocabulary", "--task=mini_cogs", "--vocab_size=150", "--output=pieces.model"),
+    ("import_weights", "--from=published", "--vocabulary=pieces.model", run),
+    (
+        "train",
+        run,
+        "--gin_file=imported/operative_config.gin",
+        "--gin.FILES={'train': 'table.tsv'}",
+        "--gin.FEATURE_LENGTHS={'inputs': 8, 'targets': 4}",
+        "--gin.TRAIN_STEPS=2",
+        "--gin.BATCH_SIZE=2",
+    ),
+    ("score", run, "--input=pairs.tsv", "--output=scores.txt"),
+    ("export", run),
+):
+    run_command(command, options)
+    gin.clear_config()
 END
-
-remixer_tf() { "$work/venv/bin/remixer_tf" "$@"; }
-
-echo "Importing weights, and tuning them on a table"
-(cd "$repository" && "$python" - "$work/published") <<'END'
-import pathlib
-import sys
-
-from tests.weights.numpy_t5 import made_up_weights
-from tests.weights.published import write_hugging_face
-
-write_hugging_face(pathlib.Path(sys.argv[1]), made_up_weights())
-END
-remixer_tf train_vocabulary --task=mini_cogs --vocab_size=150 --output="$work/pieces.model"
-remixer_tf import_weights --from="$work/published" --vocabulary="$work/pieces.model" \
-  --model_dir="$work/imported" | tail -1
-printf 'a dog slept\ta\na cat ran\tb\n' >pairs.tsv
-(printf 'inputs\ttargets\n' && cat pairs.tsv) >table.tsv
-remixer_tf train --model_dir="$work/imported" \
-  --gin_file="$work/imported/operative_config.gin" \
-  --gin.FILES="{'train': 'table.tsv'}" \
-  --gin.FEATURE_LENGTHS="{'inputs': 8, 'targets': 4}" \
-  --gin.TRAIN_STEPS=2 --gin.BATCH_SIZE=2
+[ "$(wc -l <scores.txt)" = 2 ]
+ls imported/export/2/saved_model.pb >/dev/null
 cut -f1 pairs.tsv | remixer_tf infer --model_dir="$work/imported" >answers.txt
 [ "$(wc -l <answers.txt)" = 2 ]
-remixer_tf score --model_dir="$work/imported" --input=pairs.tsv >scores.txt
-[ "$(wc -l <scores.txt)" = 2 ]
-remixer_tf export --model_dir="$work/imported"
-ls "$work"/imported/export/2/saved_model.pb >/dev/null
 
 echo "Asking for a task of T5's, which needs t5"
 if remixer_tf train --model_dir="$work/t5" --gin_file=models/t5_1_1_tiny.gin \

@@ -55,8 +55,9 @@ def run(options):
     ask_exported(folder, summary)
     page = os.path.join(folder, "pictures", str(summary["steps"]), "index.html")
     print(
-        f"\nOpen {page}: the matrices H that the Remixer learned. Then ask it more: "
-        f"python -m remixer_tf infer --model_dir={folder}"
+        f"\nOpen {page}: the matrices H that the Remixer learned. Then ask it more, at "
+        "the page http://localhost:8000 of\n"
+        f"python -m remixer_tf serve --model_dir={folder}"
     )
 
 

@@ -126,9 +126,7 @@ def test_stochastic_depth_is_active_in_training_only():
 
 
 def test_what_it_refuses():
-    with pytest.raises(
-        ValueError, match="cls, token, gap.*Received: pool='mean'"
-    ):
+    with pytest.raises(ValueError, match="cls, token, gap.*Received: pool='mean'"):
         tiny_classifier(pool="mean")
     with pytest.raises(ValueError, match="patch_size=3 for images of 8x8 pixels"):
         PatchEmbedding(3, 4).build((None, 8, 8, 3))

@@ -31,6 +31,7 @@ from remixer_tf.server.served import GENERATE, SCORE, Served, draw_seed
 from remixer_tf.server.signatures import Signature, Tensor
 from remixer_tf.server.writing import Writer, answers_of
 from remixer_tf.serving.continuous import ContinuousSearch
+from remixer_tf.serving.image_to_class import image_to_class
 from remixer_tf.serving.text_encoder import text_encoder
 from remixer_tf.serving.text_scorer import quarters
 from remixer_tf.serving.text_to_text import text_to_text
@@ -640,6 +641,8 @@ def _facts(run):
         targets = run.task.output_features.get("targets")
         if targets and isinstance(targets.vocabulary, ClassNames):
             found["classes"] = targets.vocabulary.names
+    elif classes := run.configuration.value(image_to_class, "classes"):
+        found["classes"] = [*classes]
     measured = metrics_at(run.model_dir, run.step) if run.model_dir else {}
     numbers = {k: float(x) for k, x in measured.items() if not isinstance(x, str)}
     return found | {"metrics": {k: x for k, x in numbers.items() if np.isfinite(x)}}

@@ -19,6 +19,7 @@ from tritonclient import http as triton
 import remixer_tf as rt
 from remixer_tf.commands import run_command
 from remixer_tf.errors import UserError
+from tests.tiny_run import train_run
 
 pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-this-test"
@@ -207,3 +208,23 @@ def test_a_folder_that_cannot_be_loaded_ends_it(tmp_path):
     )
     assert done.returncode == 2, done.stderr
     assert done.stderr.splitlines()[-1].startswith(f"error: {folder} cannot be loaded")
+
+
+@pytest.mark.slower
+def test_adapters(tmp_path, capsys):
+    """Adapters that a run has trained answer on the weights that it began with."""
+    folder = f"{tmp_path}/run"
+    options = ["Lora.rank=2", "LEARNING_RATE=1.0", "TRAIN_STEPS=3"]
+    options += ["train.evaluations=[]"]
+    options = [f"--gin.{option}" for option in options]
+    train_run(folder, "bytes", "--gin_file=runs/lora.gin", *options)
+    run_command("export", [f"--model_dir={folder}", "--format=adapters"])
+    adapters = capsys.readouterr().out.split()[-1]
+    asked = {"inputs": ["A cat"] * 2, "targets": ["the dog", ""]}
+    base = rt.load(folder, 0, bindings=["Run.adapters = None"])
+    base, expected = base.score(*asked.values()), rt.load(folder).score(*asked.values())
+    assert np.abs(np.subtract(base, expected)).max() > 1e-3
+    options = [f"--adapters={adapters}", "--step=0", "--gin.Run.adapters=None"]
+    with process(f"--model_dir={folder}", *options, "--batch_sizes=1") as (_, url, _):
+        found = httpx.post(f"{url}/score", json=asked, timeout=60).json()
+    np.testing.assert_allclose(found["scores"], expected, rtol=1e-4)

@@ -4,8 +4,11 @@ import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+import remixer_tf as rt
 from remixer_tf.server.models import Source
+from remixer_tf.server.of_run import ServedRun
 from remixer_tf.server.served import GENERATE, Served
 from remixer_tf.server.signatures import Signature, Tensor
 from tests.browser import browser, expect, needs_chromium, opened  # noqa: F401
@@ -378,3 +381,33 @@ def test_a_run(browser, bytes_run):  # noqa: F811
         tab_to(page, "matrix")
         page.keyboard.press("ArrowDown")
         expect(page.locator("#cell")).to_contain_text("reads “A”")
+
+
+@pytest.mark.slower
+def test_runs_of_images_and_spans(browser, image_run, span_run, tmp_path):  # noqa: F811
+    image = np.random.default_rng(0).integers(0, 256, [9, 7, 3], np.uint8)
+    file = tmp_path / "image.png"
+    file.write_bytes(tf.io.encode_png(image).numpy())
+    names = ["blue", "green", "red"]
+
+    def load(thread):
+        run = rt.load(image_run, bindings=[f"image_to_class.classes = {names}"])
+        return ServedRun(run, "colors", LIMITS, thread, (1,))
+
+    sources = [Source("colors", load), of_run("spans", span_run, sizes=(1,))]
+    with listening(sources, LIMITS) as url, opened(browser, 390) as page:
+        page.goto(url)
+        page.locator("#image").set_input_files(file)
+        page.locator("#send").click()
+        expect(page.locator("#answer li")).to_have_count(3)
+        found = rt.load(image_run).classify(image)
+        for row, i in enumerate(np.argsort(-np.array(found.probabilities))):
+            text = f"{names[i]}{100 * found.probabilities[i]:.1f}%"
+            expect(page.locator("#answer li").nth(row)).to_have_text(text)
+        page.locator("#models").select_option("spans")
+        page.locator("#second").fill("it was Ann")
+        page.locator("#question").focus()
+        ask(page, "who?")
+        answer = rt.load(span_run).answer("who?", "it was Ann")
+        expect(page.locator("#answer mark")).to_have_text(answer or "no answer")
+        assert fits(page)

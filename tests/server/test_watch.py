@@ -2,10 +2,14 @@
 
 import time
 
+import pytest
+
 from remixer_tf.errors import UserError
+from remixer_tf.server.limits import Limits
 from remixer_tf.server.models import Source, export_version, newest_export
-from tests.server.conftest import LIMITS, serving
+from tests.server.conftest import LIMITS, of_run, serving
 from tests.server.echo import Echo
+from tests.server.test_load import megabytes
 
 
 class Files:
@@ -24,8 +28,8 @@ class Files:
         return served
 
 
-def wait_for(condition):
-    end = time.monotonic() + 10
+def wait_for(condition, seconds=10):
+    end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -65,3 +69,36 @@ def test_the_highest_number_is_the_newest_export(tmp_path):
     assert export_version(newest) == "10"
     assert newest_export(newest) == newest
     assert export_version(str(tmp_path)) == "1"  # A folder without a number stays so.
+
+
+@pytest.mark.slow
+@pytest.mark.slower
+def test_models_that_were_replaced_leave_the_memory(bytes_run):
+    """Each holds graphs and programs, some tens of megabytes."""
+    versions = iter(range(100))
+    newest = [0]
+    limits = Limits(timeout=1)
+
+    def load(thread):
+        served = of_run("tiny", bytes_run, limits).load(thread)
+        served.version = str(next(versions))
+        return served
+
+    def is_new():
+        (about,) = client.get("/v1/models").json()["data"]
+        compiled = 'compiling{model="tiny"} 0.0' in client.get("/metrics").text
+        return about["version"] == str(newest[0]) and compiled
+
+    def swap(times):
+        for _ in range(times):
+            newest[0] += 1
+            wait_for(is_new, 120)
+            response = client.post("/generate", json={"inputs": "A cat"})
+            assert response.status_code == 200
+        time.sleep(3)  # The last one is closed after two timeouts.
+        return megabytes()
+
+    source = Source("tiny", load, lambda: str(newest[0]))
+    with serving([source], limits, watch=0.1) as client:
+        before, after = swap(3), swap(6)
+    assert after < 1.05 * before, (before, after)

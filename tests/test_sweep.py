@@ -132,7 +132,7 @@ def test_contestants(stand_in, capsys):
     lines = capsys.readouterr().out.split("\n")
     start = next(i for i, line in enumerate(lines) if line.startswith("contestant,"))
     _, second = csv.DictReader(lines[start:])
-    assert second["contestant"] == "RATE=20.0 (2 seeds)" and second["mean"] == "20.5"
+    assert second["contestant"] == "RATE=20.0" and second["mean"] == "20.5"
     assert [second["difference"], second["difference_interval_low"]] == ["19.0"] * 2
 
 

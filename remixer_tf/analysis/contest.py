@@ -1,6 +1,8 @@
 """Contestants by one metric: means over seeds, intervals, differences, a plot."""
 
 import math
+import os
+import re
 import statistics
 from typing import NamedTuple
 
@@ -11,6 +13,7 @@ from remixer_tf.errors import UserError, nearest, shorten
 from remixer_tf.tables import write_table
 
 _DRAWS = 10_000  # samples with replacement, of a bootstrap
+_MARKERS = "os^D"
 _COSTS = ("flops_per_token", "flops_per_image", "flops_per_step")
 _HEADER = {
     "contestant": "contestant",
@@ -69,8 +72,17 @@ def contestants(runs, groups, metric):
         values = {seed_of(runs[x]) or x: runs[x]["last", key] for x in folders}
         first = folders[0]
         sizes = number(first, "parameters"), number(first, cost)
-        found.append(Contestant(title, values, *sizes))
+        found.append(Contestant(_title(title, folders), values, *sizes))
     return found, cost
+
+
+def _title(title, folders):
+    """The title, without seeds: what is left of a sweep's folders if it is one name."""
+    names = {re.sub(r",?seed=\d+$", "", os.path.basename(x)) for x in folders}
+    (name, *others) = names
+    if name and not others and os.path.basename(folders[0]) != name:
+        return name
+    return re.sub(r" \(\d+ seeds\)$", "", title)
 
 
 def _key(runs, metric):
@@ -197,19 +209,23 @@ def draw_contest(found, cost, metric, path):
             "a plot needs the FLOPs or parameters of all runs, which "
             "train_summary.json has when a run has ended. Train them to their end."
         )
-    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    figure = Figure(figsize=(6.4, 4.8), layout="constrained")
     axis = figure.subplots()
-    for place, contestant in zip(places, found, strict=True):
+    for i, (place, contestant) in enumerate(zip(places, found, strict=True)):
         values = [*contestant.values.values()]
         mean = statistics.mean(values)
         low, high = interval(values) or (mean, mean)
         axis.errorbar(
-            [place], [mean], [[mean - low], [high - mean]], fmt="o", capsize=3
+            [place],
+            [mean],
+            [[mean - low], [high - mean]],
+            fmt=_MARKERS[i // 10 % len(_MARKERS)],  # There are 10 colours.
+            capsize=3,
+            label=contestant.title,
         )
-        axis.annotate(
-            contestant.title, (place, mean), xytext=(5, 5), textcoords="offset points"
-        )
-    axis.set(xscale="log", xlabel=label, ylabel=metric)
+    figure.legend(loc="outside lower center", ncols=3, fontsize="small")
+    scale = "log" if max(places) > 3 * min(places) > 0 else "linear"
+    axis.set(xscale=scale, xlabel=label, ylabel=metric)
     try:
         figure.savefig(path, dpi=150)
     except ValueError as error:  # matplotlib's, of an unknown ending

@@ -48,7 +48,7 @@ def test_means_and_paired_differences(runs, capsys):
     assert (low, high) == (1, 3)
     assert a["parameters"] == "10" and float(b["flops_per_token"]) == 3e7
     shown = compare(capsys, *runs, "--format=markdown")
-    assert f"{METRIC}: differences are from a0, a1, a2 (3 seeds)" in shown
+    assert f"{METRIC}: differences are from a0, a1, a2\n" in shown
     assert "| +2 | 1 to 3 | 2 | 10 | 3e+07 |" in shown
 
 
@@ -59,6 +59,12 @@ def test_the_interval_is_scipy_s():
     ).confidence_interval
     np.testing.assert_allclose(interval(values), expected, atol=0.03)
     assert interval([1.0]) is None and interval([1.0, float("nan")]) is None
+
+
+def test_folders_of_a_sweep_have_one_name(tmp_path, capsys):
+    runs = [seeded(tmp_path / f"a,B=1,seed={i}", i, 1.0 + i) for i in range(2)]
+    rows = [*csv.DictReader(compare(capsys, *runs, "--format=csv").splitlines())]
+    assert [row["contestant"] for row in rows] == ["a,B=1"]
 
 
 def test_one_seed_has_a_mean_alone(runs, capsys):

@@ -80,39 +80,29 @@ class DenseSynthesizer(SelfAttention):
         self.out = self._projection("out", inner, d_model, 1 / inner, into[::-1])
         hidden = self.d_hidden or self.d_kv
         options = {"dtype": self.dtype_policy, "use_bias": True}
+        start = keras.initializers.RandomNormal(stddev=hidden**-0.5)
         self.wi, self.wo, self.bias = [], [], []
         for i, width in enumerate(widths):
             units = self.num_heads * hidden
             self.wi.append(dense(f"wi_{i}", input_shape, units, axes=into, **options))
-            weight = {"axes": ("heads", None, None), "autocast": False}
-            self.wo.append(
-                self.add_weight(
-                    name=f"wo_{i}",
-                    shape=(self.num_heads, hidden, width),
-                    initializer=keras.initializers.RandomNormal(stddev=hidden**-0.5),
-                    **weight,
-                )
-            )
-            self.bias.append(
-                self.add_weight(
-                    name=f"bias_{i}",
-                    shape=(self.num_heads, 1, width),
-                    initializer="zeros",
-                    **weight,
-                )
-            )
+            self.wo.append(self._weight(f"wo_{i}", hidden, width, start.clone()))
+            self.bias.append(self._weight(f"bias_{i}", 1, width, "zeros"))
         self.dropout.build()
+
+    def _weight(self, name, rows, width, start):
+        shape, axes = (self.num_heads, rows, width), ("heads", None, None)
+        return self.add_weight(
+            name=name, shape=shape, axes=axes, initializer=start, autocast=False
+        )
 
     def logits(self, x: Tensor) -> Tensor:
         """F(X): float32 `[batch, heads, length, max_length]`."""
         made = []
         for wi, wo, bias in zip(self.wi, self.wo, self.bias, strict=True):
-            hidden = ops.relu(wi(x))
-            hidden = ops.reshape(
-                hidden, (-1, ops.shape(x)[1], self.num_heads, wo.shape[1])
-            )
-            hidden = ops.einsum("bthu,hus->bhts", ops.cast(hidden, "float32"), wo)
-            made.append(hidden + bias)
+            shape = (-1, ops.shape(x)[1], self.num_heads, wo.shape[1])
+            hidden = ops.reshape(ops.relu(wi(x)), shape)
+            y = ops.einsum("bthu,hus->bhts", hidden, ops.cast(wo, hidden.dtype))
+            made.append(ops.cast(y, "float32") + bias)
         if self.factor is None:
             return made[0]
         a, b = made

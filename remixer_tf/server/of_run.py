@@ -11,9 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from remixer_tf import programs
 from remixer_tf.data.classification import ClassNames
-from remixer_tf.data.eval_batches import writes_in_float32
+from remixer_tf.data.eval_batches import xla_of_answers
 from remixer_tf.decoding import HuggingFaceRules, Sampling, T5Rules, check_scores
 from remixer_tf.decoding.row_random import seed_words
 from remixer_tf.engines.tensorflow.strategy import uses_xla
@@ -65,14 +64,14 @@ class _Search:
             self.lengths = answerer.lengths[::-2][:lengths][::-1]
             answerer.lengths = self.lengths
 
-    def come_and_go(self, model, sizes, thread):
-        """Makes the `writer`, where search and model have one."""
-        if keras.backend.backend() != "tensorflow":
+    def come_and_go(self, run, sizes, thread):
+        """Makes the `writer`, where search and model of a `LoadedRun` have one."""
+        on_jax = keras.backend.backend() == "jax"
+        if on_jax or run.run.weights()[0].num_replicas > 1:
             return
+        tokens = self.answerer.tokens
         try:
-            search = ContinuousSearch(
-                model, self.answerer.tokens, self.widths, self.defaults
-            )
+            search = ContinuousSearch(run.model, tokens, self.widths, self.defaults)
             search.trace(search.shapes[0])
         except UserError:  # Rows keep in step.
             return
@@ -166,7 +165,7 @@ class ServedRun(Served):
             }
         self._own = _Search(answerer, inputs, lengths=2)
         if hasattr(answerer, "tokens"):
-            self._own.come_and_go(run.model, self.sizes, self.thread)
+            self._own.come_and_go(run, self.sizes, self.thread)
         self.eos_id = answerer.codec.vocabulary("targets").eos_id
         several = len(self._warm_answer(self._own, 1).get("all_scores", ()))
         outputs = dict(ANSWERS)
@@ -457,41 +456,42 @@ class ServedRun(Served):
             thread = threading.Thread(target=self._get_faster, args=[loop], daemon=True)
             thread.start()
 
-    def _own_by_xla(self):
-        """Whether XLA compiles the own search, as it does for `infer`."""
-        wanted = self.run.configuration.value(text_to_text, "jit_compile")
-        if wanted is None:
-            answers = programs.are_wanted() and writes_in_float32(self.run.model)
-            wanted = uses_xla(None) or answers
-        return wanted
-
     def _get_faster(self, loop):
         """Makes what can wait until questions are answered, in a thread of its own."""
-        start, number, own = time.monotonic(), 0, self._own.writer
+        own, *drawn = self._made_at_start()
+        start = time.monotonic()
         try:
-            for search in self._made_at_start()[1:]:
-                search.come_and_go(self.run.model, self.sizes, self.thread)
-                search.writer.observe = own.observe
+            for search in drawn:
+                search.come_and_go(self.run, self.sizes, self.thread)
+                search.writer.observe = own.writer.observe
                 loop.call_soon_threadsafe(search.made.set)
-            for width in own.search.widths[:-1]:
-                own.search.read(width)
-            for shape in own.search.shapes[1:]:
-                own.search.trace(shape)
-            if not self._own_by_xla():
-                return
-            for shape in own.search.shapes[::-1]:
-                for size in self.sizes:
-                    own.search.compile(size, shape)
-                    number += 1
+            own.writer.search.trace_others()
+            number = self._compile(own.writer.search)
+            for search in drawn:
+                search.writer.search.trace_others()
             seconds = time.monotonic() - start
             self._say(f"{self.name}: XLA compiled {number} shapes in {seconds:.1f} s")
+        except Exception as error:
+            if not loop.is_closed():
+                self._say(f"{self.name}: gets no faster ({type(error).__name__})")
+                for search in drawn:  # without a writer: in one batch
+                    loop.call_soon_threadsafe(search.made.set)
+        self.is_compiling = False
+
+    def _compile(self, search):
+        """Has XLA compile a search, as for `infer`; returns for how many shapes."""
+        wanted = self.run.configuration.value(text_to_text, "jit_compile")
+        engine, _ = self.run.run.weights()
+        if not engine.takes_xla(xla_of_answers(self.run.model, wanted)):
+            return 0
+        try:
+            for shape in search.shapes[::-1]:
+                for size in self.sizes:
+                    search.compile(size, shape)
         except tf.errors.OpError as error:
             text = str(error).partition("\n")[0]
             self._say(f"{self.name}: XLA cannot compile its search ({text:.200})")
-        except RuntimeError:  # The server ends.
-            pass
-        finally:
-            self.is_compiling = False
+        return search.compiled()
 
     def _written(self):
         """The searches whose rows come and go."""

@@ -124,16 +124,27 @@ class ContinuousSearch:
         Raises a ValueError if rows of this search or model keep in step.
         """
         if not self._reads:
-            self.read(self.widths[-1])
+            self._read(self.widths[-1])
         _, state = self.write(self._example(1, shape), 1, 0)
         self.merge([state], [0], [True])
         self.merge([state, state], [0, 1], [True, True])
         self._made.append(shape)
 
-    def read(self, width):
+    def trace_others(self):
+        """Makes the graphs of all other shapes and widths."""
+        for width in self.widths[:-1]:
+            self._read(width)
+        for shape in self.shapes[1:]:
+            self.trace(shape)
+
+    def _read(self, width):
         """Makes the graph that reads questions of a width."""
         self._begun(width, *self._questions(1))
         self._reads.append(width)
+
+    def compiled(self):
+        """Returns for how many numbers of rows and shapes XLA has compiled."""
+        return sum(isinstance(name, int) for name, _ in self._graphs)
 
     def compile(self, size, shape):
         """Has XLA compile `write` of so many rows. Raises an `OpError` if it cannot."""

@@ -27,8 +27,8 @@ def search(run):
     answerer, _ = run.answerer()
     longest = {"max_length": np.int32(answerer.tokens.max_length)}
     search = ContinuousSearch(run.model, answerer.tokens, answerer.lengths, longest)
-    for shape in search.shapes:
-        search.trace(shape)
+    search.trace(search.shapes[0])
+    search.trace_others()
     return search
 
 

@@ -86,13 +86,18 @@ class TensorFlowEngine(Engine):
     def step(self, superbatch, stop=False):
         return self._train_step(superbatch, stop=stop)
 
+    def takes_xla(self, xla):
+        """Whether XLA compiles what `compile` is given with this `xla`."""
+        if xla in ("answers", None):
+            return self._jit_compile or xla is not None and self._compiles_answers
+        return xla
+
     def compile(self, function, any_rows=False, xla=None):
         if xla == "answers":
-            xla = None
-            wanted = self._compiles_answers and self.answer_programs
-            if wanted and not self._jit_compile:
+            if not self._jit_compile and self.takes_xla(xla) and self.answer_programs:
                 return self._by_xla_or_without(function, any_rows)
-        xla = self._jit_compile if xla is None else xla
+            xla = None
+        xla = self.takes_xla(xla)
         compiled = tf.function(function, jit_compile=xla, autograph=False)
         graph = compiled.get_concrete_function
         # One of several hosts may call it alone: replicas share nothing here.

@@ -295,7 +295,7 @@ def copa(tmp_path):
     return f"--gin.copa.directory='{tmp_path}'"
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_language_model_of_raw_text_chooses_and_is_scored(texts, copa, tmp_path):
     model_dir = tmp_path / "run"
     arguments = [

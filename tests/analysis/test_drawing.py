@@ -332,7 +332,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_work():
         draw_checkpoint(Run(model), "/proc/self", None)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_errors_are_one_message(tmp_path, bytes_run):
     task = toy_task({"train": rows([(2, 2)]), "dev": rows([(3, 2), (4, 5)])})
     drawer = Pictures(task, period=1, feature_lengths=LENGTHS)

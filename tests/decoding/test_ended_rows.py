@@ -92,7 +92,7 @@ def test_the_same_answers(name, short_caches):
     check(Recurrent(), batch, 9, [name], eos_id=-1)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.slow_on_jax
 def test_rows_whose_prompts_are_longer_than_the_first_cache(short_caches):
     batch = with_lengths(inputs(ROWS), 5)

@@ -174,7 +174,7 @@ def test_draws_without_a_seed_differ(bytes_run):
     assert one == other and run.drawn_seed is None
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @on_tensorflow
 def test_a_stream_draws_by_its_seed(bytes_asked):
     run = bytes_asked
@@ -253,7 +253,7 @@ def test_a_changed_model_answers_anew(bytes_run):
     assert answers(run, QUESTIONS) != written
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_two_runs_keep_their_settings(bytes_run):
     short = rt.load(bytes_run, bindings=["text_to_text.max_length = 2"])
     whole = rt.load(bytes_run)

@@ -172,7 +172,7 @@ def test_the_step_on_jax_needs_no_tensorflow():
     sources = modules()
     for path in ROOT.glob("benchmarks/accelerator*.py"):
         sources[f"benchmarks.{path.stem}"] = path.read_text(encoding="utf-8")
-    for module in ON_TENSORFLOW:  # Of users who have it.
+    for module in ON_TENSORFLOW:  # They import it when a user gives them a Dataset.
         del sources[module]
     found = imported_with("benchmarks.accelerator", sources)
     assert {"remixer_tf.engines.jax.step", "remixer_tf.layers.base", "jax"} <= found

@@ -81,10 +81,10 @@ def writes_in_float32(model):
 
 
 def xla_of_answers(model, xla=None):
-    """What `Engine.compile` receives as `xla` for a function that writes answers.
+    """Returns `xla` of `Engine.compile` for a function that writes answers.
 
-    XLA adds in another order, so it compiles a float32 model's alone, unless `xla`, a
-    bool, says what to do.
+    It is the given bool. None stands for the default: XLA adds in another order, so it
+    compiles such functions of float32 models alone.
     """
     return "answers" if xla is None and writes_in_float32(model) else xla
 

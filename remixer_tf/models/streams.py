@@ -8,8 +8,8 @@ import keras
 def first_batch(x, y=None, rows=None):
     """Returns `(x, y, sample_weight)` as far as they are known before the first step.
 
-    They are the specifications of a Dataset, and the first batch of a `PyDataset`. What
-    is no stream is returned as it is.
+    They are the specifications of a Dataset, and the first batch of a `PyDataset`.
+    Other data are returned as they are.
     """
     if hasattr(x, "element_spec"):
         return keras.utils.unpack_x_y_sample_weight(x.element_spec)
@@ -21,7 +21,7 @@ def first_batch(x, y=None, rows=None):
 def checked(x, check):
     """Returns the stream, which calls `check(x, y, sample_weight)` of each batch.
 
-    `check` receives arrays. What is no stream is returned as it is.
+    `check` receives arrays. Other data are returned as they are.
     """
 
     def checks(batch):

@@ -121,7 +121,7 @@ class TableMethods:
                     read_examples(task, split, run.feature_lengths, 1)
                 vocabularies = describe_vocabularies(task)
                 seen = configuration.seen_from(model_dir)
-                write_run(model_dir, engine.model, seen, vocabularies)
+                write_run(model_dir, engine.model, seen, vocabularies, fits=True)
             train_run(configuration, model_dir)
         return self.of_folder(model_dir, modules=self.modules, trust=self.trust)
 

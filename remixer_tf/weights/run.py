@@ -91,12 +91,12 @@ def check_new(model_dir):
         )
 
 
-def write_run(model_dir, model, configuration, vocabularies):
+def write_run(model_dir, model, configuration, vocabularies, fits=False):
     """Writes a run that has taken no step. The folder appears whole, or not at all.
 
     `model_dir` is missing or empty, `configuration` a `Configuration`. The built model
-    has the weights, whose digest the folder keeps, see `began_with`. For `vocabularies`
-    see `write_model_folder`.
+    has the weights; if `fit` trains them, the folder keeps their digest, see
+    `began_with`. For `vocabularies` see `write_model_folder`.
     """
     check_new(model_dir)
     with whole_folder(model_dir) as folder:
@@ -105,11 +105,12 @@ def write_run(model_dir, model, configuration, vocabularies):
             remember_vocabularies(folder, vocabularies)
         with open(os.path.join(folder, "operative_config.gin"), "w") as file:
             file.write(name_copies(configuration, folder))
-        write_json(os.path.join(folder, _BASE), {"weights": _digest(model)})
+        if fits:
+            write_json(os.path.join(folder, _BASE), {"weights": _digest(model)})
 
 
 def began_with(model_dir, model):
-    """Whether `write_run` began a run with a model's weights; None if nothing says."""
+    """Whether `fit` began a run with a model's weights; None if nothing says."""
     base = read_json(os.path.join(model_dir, _BASE))
     return None if base is None else base.get("weights") == _digest(model)
 

@@ -505,7 +505,7 @@ def test_tables_of_a_run_that_divides_its_own(bytes_run, tmp_path):
 def test_a_run_knows_which_weights_it_began_with(tmp_path):
     model = rt.create("t5_1_1_tiny", vocab_size=32)
     folder = str(tmp_path / "run")
-    write_run(folder, model, configuration.read([], []), {})
+    write_run(folder, model, configuration.read([], []), {}, fits=True)
     assert began_with(folder, model) is True
     assert began_with(str(tmp_path), model) is None  # An earlier version wrote it.
     weight = model.trainable_variables[-1]

@@ -85,7 +85,7 @@ def test_help_is_readable(capsys):
         ("export", ["--model_dir=a", "--format=onnx", "--max_rows=3"], "a SavedModel"),
         ("export", ["--model_dir=a", "--wait_ms=0"], "give batch_sizes too"),
         ("compare", ["a", "--format=html"], "invalid choice: 'html' (choose from"),
-        ("compare", ["a", "--formt=csv"], "'--formt=csv'. Nearest: --format."),
+        ("compare", ["a", "--formt=csv"], "'--formt=csv'. Nearest: --format,"),
     ],
 )
 def test_a_wrong_option_is_one_line(command, arguments, words):

@@ -195,7 +195,7 @@ def _average(key, values):
         return values[0]
     if key[0] == "gin":
         return ", ".join(values)
-    mean, deviation = _spread(values)
+    mean, deviation = spread(values)
     if key == ("run", "seconds"):
         return mean
     if all(isinstance(value, int) for value in values):
@@ -203,7 +203,8 @@ def _average(key, values):
     return Spread(mean, deviation)
 
 
-def _spread(values):
+def spread(values):
+    """Returns the mean of numbers and their standard deviation (of n - 1)."""
     mean = statistics.mean(values)
     # One of them may be infinite, or NaN.
     return mean, statistics.stdev(values) if math.isfinite(mean) else math.nan
@@ -332,7 +333,7 @@ def _spread_rows(title, runs):
     for section, name in runs[0]:
         values = [run[section, name] for run in runs if (section, name) in run]
         if section not in _TEXTS and len(values) == len(runs):
-            mean, deviation = _spread(values)
+            mean, deviation = spread(values)
             yield f"{section}_mean", name, title, mean
             yield f"{section}_deviation", name, title, deviation
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from remixer_tf.analysis.comparison import seed_of
+from remixer_tf.analysis.comparison import seed_of, spread
 from remixer_tf.errors import UserError, nearest, shorten
 from remixer_tf.tables import write_table
 
@@ -139,12 +139,13 @@ def differences(contestant, other):
 def _summary(contestant, first):
     """{column: number, (low, high) or None} of a contestant next to the first."""
     values = [*contestant.values.values()]
+    mean, deviation = spread(values) if len(values) > 1 else (values[0], None)
     apart = [] if contestant is first else differences(contestant, first)
     return {
         "contestant": contestant.title,
         "seeds": len(values),
-        "mean": statistics.mean(values),
-        "deviation": statistics.stdev(values) if len(values) > 1 else None,
+        "mean": mean,
+        "deviation": deviation,
         "interval": interval(values),
         "difference": statistics.mean(apart) if apart else None,
         "difference_interval": interval(apart),

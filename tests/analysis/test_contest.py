@@ -67,6 +67,16 @@ def test_folders_of_a_sweep_have_one_name(tmp_path, capsys):
     assert [row["contestant"] for row in rows] == ["a,B=1"]
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_seed_that_diverged_has_no_interval(value, tmp_path, capsys):
+    runs = [seeded(tmp_path / f"a{i}", i, x) for i, x in enumerate((1.0, value))]
+    runs.append(seeded(tmp_path / "b0", 0, 2.0, "A = 2"))
+    plot = f"--plot={tmp_path / 'plot.png'}"
+    rows = [*csv.DictReader(compare(capsys, *runs, "--format=csv", plot).splitlines())]
+    assert rows[0]["mean"] == str(value) and rows[0]["interval_low"] == ""
+    assert rows[1]["difference"] == "1.0"
+
+
 def test_one_seed_has_a_mean_alone(runs, capsys):
     rows = [*csv.DictReader(compare(capsys, runs[0], "--format=csv").splitlines())]
     assert [x for x in rows[0].values() if x] == ["a0", "1", "1.0", "10", "1000000.0"]

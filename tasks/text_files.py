@@ -62,6 +62,11 @@ def read_files(patterns, skip: bool = False):
     `patterns` is a file's name, or a list of them; * stands for any letters. `skip`
     leaves out bad rows, which else are a ValueError.
     """
+    return list(_read_files(_listed(patterns), skip))
+
+
+def _listed(patterns):
+    """Returns patterns, one or several, as a tuple of str."""
     patterns = [patterns] if isinstance(patterns, (str, os.PathLike)) else patterns
     if not isinstance(patterns, (list, tuple)) or not all(
         isinstance(pattern, (str, os.PathLike)) for pattern in patterns
@@ -70,8 +75,7 @@ def read_files(patterns, skip: bool = False):
             "Files of text are the name or pattern of a file, such as 'books/*.txt', "
             f"or a list of them. Received: {patterns!r:.200}"
         )
-    patterns = tuple(map(os.fspath, patterns))
-    return list(_read_files(patterns, skip))
+    return tuple(map(os.fspath, patterns))
 
 
 @checked
@@ -157,8 +161,7 @@ def _read_folder(directory, skip):
 
 def files_of_patterns(patterns, skip=False):
     """Returns the paths of the files of patterns, see `read_files`."""
-    if isinstance(patterns, (str, os.PathLike)):
-        patterns = [patterns]
+    patterns = _listed(patterns)
     # A pattern without a match is read as a name; the error lists similar names.
     found = (files_of(pattern) or [pattern] for pattern in map(locate, patterns))
     return [path for paths in found for path in paths]

@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 
+from remixer_tf.checkpoints.whole_folder import write_whole
 from remixer_tf.errors import UserError
 from remixer_tf.models import ImageClassifier
 from remixer_tf.weights.names import TIMM_BACK, find_name
@@ -60,8 +61,7 @@ def write_timm(model, folder, preprocessing=None, classes=()):
     if classes:
         config["label_names"] = [*classes]
     write_safetensors(os.path.join(folder, WEIGHTS), arrays)
-    with open(os.path.join(folder, "config.json"), "w") as file:
-        json.dump(config, file, indent=2)
+    write_whole(os.path.join(folder, "config.json"), json.dumps(config, indent=2))
 
 
 def compare(model, reference, source):

@@ -132,17 +132,23 @@ class Server:
             time.sleep(0.5)
         return self.seconds + time.perf_counter() - start
 
-    def memory(self):
-        """Bytes that the server and its children have in memory."""
+    def _family(self):
         import psutil
 
         process = psutil.Process(self._process.pid)
-        family = [process, *process.children(recursive=True)]
-        return sum(one.memory_info().rss for one in family)
+        return [process, *process.children(recursive=True)]
+
+    def memory(self):
+        """Bytes that the server and its children have in memory."""
+        return sum(one.memory_info().rss for one in self._family())
 
     def close(self):
+        family = self._family()
         self._process.terminate()
         self._process.wait()
+        for child in family[1:]:  # Some of LitServe's stay otherwise.
+            with contextlib.suppress(Exception):
+                child.kill()
 
 
 def ask(server, question, connection=None):

@@ -512,11 +512,12 @@ class TransformerStack(SavesParts, keras.layers.Layer):
         empty = self.init_cache(1, max_length, context)
 
         def pad(value, like):
-            sizes = like.shape[1:]
-            value = value[(slice(None), *(slice(n) for n in sizes))]
-            known = ops.shape(value)[1:]
-            missing = [n - m for n, m in zip(sizes, known, strict=True)]
-            return ops.pad(value, [[0, 0], *[[0, n] for n in missing]])
+            pads = [[0, 0]]
+            for axis, n in enumerate(like.shape[1:], 1):
+                if value.shape[axis] is None or value.shape[axis] > n:
+                    value = value[(*[slice(None)] * axis, slice(n))]
+                pads.append([0, n - ops.shape(value)[axis]])
+            return ops.pad(value, pads)
 
         own = {name: part for name, part in cache.items() if name not in empty}
         cache = {name: cache[name] for name in empty}

@@ -2,11 +2,10 @@
 
 Each line of --output answers the line of --input with the same number. On a terminal,
 the command answers line by line. --model_dir is a run, or the folder of an export in
-the format litert or onnx.
-
-With --beam, --input is a table, a pattern of several, or of .txt files, and --output a
-folder. It gets one answer a row, with the row's other columns, in shards of JSON lines,
-and a file of bad rows. The same command again goes on where it was stopped.
+the format litert or onnx. With --beam, --input is a table, a pattern of several, or of
+.txt files, and --output a folder. It gets one answer a row, with the row's other
+columns, in shards of JSON lines, and a file of bad rows. The same command again goes on
+where it was stopped.
 """
 
 import functools

@@ -2,10 +2,8 @@
 
 A line of --input has inputs, a tab and targets. A line of --output has, with tabs
 between, the log-likelihood, the number of tokens, and 1 if greedy decoding would write
-the targets, else 0.
-
-With --beam, --input is a table, a pattern of several, or of .txt files, and --output a
-folder, see `infer`.
+the targets, else 0. With --beam, --input is a table, a pattern of several, or of .txt
+files, and --output a folder, see `infer`.
 """
 
 import functools

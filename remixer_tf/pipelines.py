@@ -16,7 +16,7 @@ import re
 import signal
 import threading
 
-from remixer_tf.errors import MissingLibraryError, UserError, nearest, quoted
+from remixer_tf.errors import UserError, library, nearest
 
 
 def beam_options(arguments):
@@ -26,14 +26,9 @@ def beam_options(arguments):
     says otherwise. Raises an ImportError without Beam, and a ValueError for an argument
     that is not Beam's.
     """
-    try:
-        with _quiet():
-            from apache_beam.options.pipeline_options import PipelineOptions
-    except ImportError as error:
-        raise MissingLibraryError(
-            "--beam needs Apache Beam, which is not installed. Install it: python -m "
-            f"pip install 'remixer_tf[beam]' ({error})"
-        ) from error
+    with _quiet():
+        module = library("apache_beam.options.pipeline_options", "--beam", "beam")
+    PipelineOptions = module.PipelineOptions
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     for part in PipelineOptions.__subclasses__():
         with contextlib.suppress(argparse.ArgumentError):  # two may share an option
@@ -136,10 +131,11 @@ def _quiet():
 
 def _reason(error, what):
     """The line of a worker's error. A runner hands on its traceback as text."""
-    own = error if isinstance(error, UserError) else quoted(error)
-    text = re.sub(r" ?\[while running '[^\n]*?'\]", "", str(own or error))
-    if own:
+    text = re.sub(r" ?\[while running '[^\n]*?'\]", "", str(error))
+    if isinstance(error, UserError):
         return text
+    if own := re.findall(r"^remixer_tf\.errors\.\w+: (.*)", text, re.MULTILINE):
+        return own[-1]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     last = lines[-1] if lines else ""
     if "Traceback" not in text:

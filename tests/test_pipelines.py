@@ -7,7 +7,7 @@ import pytest
 from remixer_tf.command_line import parse_command_line
 from remixer_tf.commands import add_beam
 from remixer_tf.errors import MissingLibraryError, UserError
-from remixer_tf.pipelines import beam_options, pipeline
+from remixer_tf.pipelines import _reason, beam_options, pipeline
 
 
 def parse(*arguments):
@@ -68,3 +68,21 @@ def test_an_error_of_a_step_is_one_line(step, message):
     ):
         p | beam.Create([3]) | beam.Map(step)
     assert "while running" not in str(caught.value)
+
+
+def test_an_error_of_another_process_is_its_last_line():
+    """As the DirectRunner hands it on, tried with two workers."""
+    text = """ERROR: Traceback (most recent call last):
+  File "apache_beam/runners/common.py", line 1512, in process
+remixer_tf.errors.MissingFileError: There is no checkpoint in run.
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "apache_beam/runners/worker/sdk_worker.py", line 310, in _execute
+remixer_tf.errors.MissingFileError: There is no checkpoint in run. [while running 'a/b']
+"""
+    assert _reason(RuntimeError(text), "work") == "There is no checkpoint in run."
+    other = text.replace("remixer_tf.errors.MissingFileError", "KeyError")
+    expected = "work failed: KeyError: There is no checkpoint in run."
+    assert _reason(RuntimeError(other), "work") == expected

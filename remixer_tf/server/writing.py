@@ -118,7 +118,14 @@ class Writer:
             return self._write(len(writing) + len(new))
         except Exception:
             self._state, self._rows = None, []
-        return [(row, self._alone(row)) for row in writing + new]
+        found = []
+        for row in writing + new:
+            answer = self._alone(row)
+            if row.pieces is not None and not isinstance(answer, Exception):
+                ids = answer["tokens"]
+                found.append((row, (row.cut.next(ids, True), ids)))
+            found.append((row, answer))
+        return found
 
     def _alone(self, row):
         """Answers a row alone. Returns the answer, or what the row raises."""

@@ -116,13 +116,19 @@ def test_a_question_that_fails_fails_alone(run, writer, search, monkeypatch):
     monkeypatch.setattr(search, "begin", failing)
 
     async def test():
-        good = writer.ask(TEXTS[0], longest(16))
-        while not writer.turns:
-            await asyncio.sleep(0.001)
+        pieces = asyncio.Queue()
+        good = writer.ask(TEXTS[0], longest(16), pieces)
+        found = [await pieces.get()]
         bad, late = writer.ask(TEXTS[1], longest(13)), writer.ask(TEXTS[2], longest(6))
-        return await asyncio.gather(good, bad, late, return_exceptions=True)
+        answers = await asyncio.gather(good, bad, late, return_exceptions=True)
+        while (piece := await pieces.get()) is not None:
+            found.append(piece)
+        return found, answers
 
-    good, bad, late = asyncio.run(test())
+    found, (good, bad, late) = asyncio.run(test())
+    text = "".join(piece for piece, _ in found)
+    assert text == good["outputs"].decode("utf-8", "ignore")
+    assert found[-1][1] == good["tokens"]
     assert isinstance(bad, ValueError)
     for answer, text, length in ((good, TEXTS[0], 16), (late, TEXTS[2], 6)):
         assert answer["outputs"].decode("utf-8", "replace") == expected(

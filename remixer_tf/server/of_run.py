@@ -110,7 +110,7 @@ class ServedRun(Served):
         # A search whose rows keep in step is compiled for longer.
         self._few_sizes = sizes[:1] + sizes[2::2] if len(sizes) > 3 else sizes
         self._others = collections.OrderedDict()
-        self._streams = self._asked_for = 0
+        self._streams = self._asked_for = self._early = 0
         self._about = {}
         if isinstance(run, LoadedExport):
             self.kind = "export"
@@ -500,14 +500,20 @@ class ServedRun(Served):
         return [search for search in self._made_at_start() if search.writer]
 
     def waiting(self):
-        return super().waiting() + sum(s.writer.waiting() for s in self._written())
+        written = sum(search.writer.waiting() for search in self._written())
+        return super().waiting() + self._early + written
+
+    def close(self):
+        if any(search.writer.is_writing() for search in self._written()):
+            asyncio.get_running_loop().call_later(1, self.close)  # streams
+            return
+        super().close()
 
     async def _asked(self, signature, rows):
         if signature.compute != self._generate:
             return await super()._asked(signature, rows)
         searches = [self._search_of(row) for row in rows]
-        for search in searches:
-            await search.made.wait()
+        await self._made(searches)
         if not all(search.writer for search in searches):
             return await super()._asked(signature, rows)
         futures = [
@@ -520,16 +526,23 @@ class ServedRun(Served):
             for future in futures:
                 future.cancel()
 
+    async def _made(self, searches):
+        """Waits until the searches of rows are made. The rows count as waiting."""
+        self._early += len(searches)
+        try:
+            for search in searches:
+                await search.made.wait()
+        finally:
+            self._early -= len(searches)
+
     async def _other_search(self, options):
         """`_search_for` in the thread. Raises a `Refusal`."""
         if self._asked_for >= _MOST_ASKED_FOR:
             raise try_later(429, "Other requests wait for searches of their own.", 5)
         self._asked_for += 1
         try:
-            async with asyncio.timeout(self.limits.timeout):
+            async with self.in_time():
                 return await self.thread.call(self._search_for, options)
-        except TimeoutError:
-            raise try_later(408, f"No answer in {self.limits.timeout} s.") from None
         except Exception as error:
             raise self.refusal(error) from None
         finally:
@@ -581,13 +594,17 @@ class ServedRun(Served):
     async def stream(self, text, options):
         _, (row,) = await self.questions([text], options)
         self.check_queue(1)
-        await row["search"].made.wait()
+        async with self.in_time():
+            await self._made([row["search"]])
         if writer := row["search"].writer:
             pieces = asyncio.Queue()
             answer = writer.ask(text, row["settings"], pieces)
             try:
-                while (piece := await pieces.get()) is not None:
+                async with self.in_time():  # until it begins
+                    piece = await pieces.get()
+                while piece is not None:
                     yield piece
+                    piece = await pieces.get()
                 await answer
             except Exception as error:
                 raise self.refusal(error) from None

@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import contextlib
 import re
 import secrets
 import time
@@ -93,16 +94,23 @@ class Served:
         """Returns a `Signature`'s answers to rows. Raises a `Refusal`."""
         self.check_queue(len(rows))
         try:
-            async with asyncio.timeout(self.limits.timeout):
+            async with self.in_time():
                 found = await self._asked(signature, rows)
-        except TimeoutError:
-            raise try_later(
-                408, f"No answer in {self.limits.timeout} s. Ask for fewer tokens."
-            ) from None
         except Exception as error:
             raise self.refusal(error) from None
         self._answered.append((time.monotonic(), len(rows)))
         return found
+
+    @contextlib.asynccontextmanager
+    async def in_time(self):
+        """A block that `limits.timeout` ends. It then raises a `Refusal`."""
+        try:
+            async with asyncio.timeout(self.limits.timeout):
+                yield
+        except TimeoutError:
+            raise try_later(
+                408, f"No answer in {self.limits.timeout} s. Ask for fewer tokens."
+            ) from None
 
     async def _asked(self, signature, rows):
         return await self.batcher.ask(signature, rows)

@@ -68,6 +68,10 @@ class Writer:
         """Returns how many questions wait."""
         return sum(not row.future.done() for row in self._waiting)
 
+    def is_writing(self):
+        """Returns whether questions wait or are being answered."""
+        return self._task is not None and not self._task.done()
+
     def ask(self, text, settings, pieces=None):
         """Returns the future of an answer, a dictionary.
 
@@ -81,7 +85,7 @@ class Writer:
         row = _Row(text, settings, loop.create_future(), pieces)
         row.cut = Pieces(self._answerer)
         self._waiting.append(row)
-        if self._task is None or self._task.done():
+        if not self.is_writing():
             self._task = loop.create_task(self._work())
         return row.future
 

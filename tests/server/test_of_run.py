@@ -1,7 +1,9 @@
 """Runs over HTTP: each call answers as the run does, whatever comes with it."""
 
+import asyncio
 import base64
 import concurrent.futures
+import functools
 import warnings
 
 import numpy as np
@@ -9,8 +11,11 @@ import pytest
 import tensorflow as tf
 
 import remixer_tf as rt
+from remixer_tf.server.batching import Thread
+from remixer_tf.server.limits import Limits
 from remixer_tf.server.observed import MOST_TOKENS
 from tests.server.conftest import LIMITS, of_run, serving
+from tests.server.test_watch import wait_for
 
 pytestmark = pytest.mark.slow
 AXES = ("rows", "columns")
@@ -221,3 +226,45 @@ def test_matrices_of_a_text(tiny):
     assert refused.status_code == 422 and "'no/layer'" in refused.json()["error"]
     long = post(tiny, "observe", inputs="a" * 400)
     assert long["trimmed"] and len(long["layers"][0]["values"][0]) <= MOST_TOKENS
+
+
+@pytest.fixture(scope="module")
+def hurried(bytes_run):
+    """Asks a server with a second for each answer; it has the model, `served`."""
+    limits = Limits(max_rows=8, max_queue=12, timeout=1)
+    with serving([of_run("tiny", bytes_run, limits)], limits) as client:
+        client.served = client.app.models.get()
+        yield client
+
+
+def test_draws_wait_for_their_search_within_the_limits(hurried):
+    served = hurried.served
+    wait_for(lambda: not served.is_compiling, 120)
+    served._draws.made.clear()  # as in the first seconds
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        ask = functools.partial(hurried.post, "/generate")
+        found = pool.submit(ask, json={"inputs": ["A cat"] * 8, "seed": 1})
+        wait_for(lambda: served.waiting() == 8)
+        assert ask(json={"inputs": ["A cat"] * 5, "seed": 1}).status_code == 429
+        assert found.result().status_code == 408
+    assert served.waiting() == 0
+    stream = {"model": "tiny", "prompt": "A cat", "seed": 1, "stream": True}
+    assert hurried.post("/v1/completions", json=stream).status_code == 408
+    served._draws.made.set()
+    assert hurried.post("/v1/completions", json=stream).status_code == 200
+
+
+def test_a_replaced_model_ends_its_streams(hurried, run, monkeypatch):
+    served, thread = hurried.served, Thread("replaced")
+    monkeypatch.setattr(served, "thread", thread)
+    monkeypatch.setattr(served._own.writer, "_thread", thread)
+
+    async def test():
+        pieces = served.stream(b"A cat", {})
+        async with asyncio.timeout(10):
+            found = [await anext(pieces)]
+            served.close()
+            return found + [piece async for piece in pieces]
+
+    found = asyncio.run(test())
+    assert "".join(text for text, _ in found) == run.generate("A cat")

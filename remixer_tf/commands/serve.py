@@ -65,8 +65,8 @@ def add_arguments(parser):
         type=sizes,
         default=_SIZES,
         metavar="M,N",
-        help="numbers of texts that are computed together, compiled at start-up "
-        "(1,4,8,16,32)",
+        help="numbers of texts that are computed together, each "
+        "with programs of its own (1,4,8,16,32)",
     )
     help = "seconds between looks for a newer checkpoint or export, which is then taken"
     add_number(parser, "--watch", help)

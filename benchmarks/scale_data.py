@@ -187,7 +187,7 @@ def answers(folder, model_dir, rows):
 
 
 def answer(folder, model_dir, rows, workers):
-    """Returns CPU seconds of a command, and rows/s between shards that are written."""
+    """Returns CPU seconds of a command, and rows/s of the middle half of its shards."""
     path, size = make_table(folder, rows, "csv"), rows // 40
     output = folder / f"answers-{workers}-{rows}-{os.getpid()}"
     before = cpu_of_children()
@@ -199,8 +199,9 @@ def answer(folder, model_dir, rows, workers):
         TF_NUM_INTEROP_THREADS="1",
     )
     times = sorted(x.stat().st_mtime for x in output.glob("answers-*.jsonl"))
-    # The first shard of each worker has the start and the compilation in it.
-    rate = (len(times) - workers) * size / (times[-1] - times[workers - 1])
+    # Workers start and end one after the other: the middle half has all of them.
+    first, last = len(times) // 4, 3 * len(times) // 4
+    rate = (last - first) * size / (times[last] - times[first])
     return cpu_of_children() - before, rate
 
 

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import concurrent.futures
 import functools
+import time
 import warnings
 
 import numpy as np
@@ -76,6 +77,10 @@ def test_each_text_has_the_options_of_its_request(tiny, run):
 
 def test_traffic_compiles_nothing(tiny, monkeypatch):
     served = tiny.app.models.get("tiny")
+    end = time.monotonic() + 240
+    while served.is_compiling:  # Its thread traces, and no traffic.
+        assert time.monotonic() < end
+        time.sleep(0.05)
     before = len(served._compiled)
 
     def traced(*args):

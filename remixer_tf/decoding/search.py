@@ -161,7 +161,7 @@ def decode(
         raise UserError(f"limits must be AnswerLimits(). Received: {limits!r:.200}")
     writing = _Writing(model, batch, max_length, search, eos_id, limits)
     if TURN in batch:
-        return batch[TURN].take(model, writing)
+        return batch[TURN].take(model, batch, writing)
     longest = writing.steps.shape[0]
     length = min(FIRST_CACHE_LENGTH, longest)
     context, cache = model.start_decoding(batch, length, writing.search.beams)
@@ -197,7 +197,6 @@ class _Writing:
 
     def __init__(self, model, batch, max_length, search, eos_id, limits):
         self.arguments = model, batch, max_length, search, eos_id, limits
-        self.batch = batch
         prompt = model.prompt(batch)
         self.halvings = batch.get(HALVINGS, 0) if callable(search) else 0
         self.model, self.prompt = model, prompt
@@ -270,7 +269,7 @@ class _Writing:
             return now
         # If more than half are running, the cache is full, and no step follows.
         _, running = ops.top_k(_running(now.hypotheses), half)
-        places = functools.partial(_places, ops.cast(running, "int32"), rows)
+        places = functools.partial(places_of, ops.cast(running, "int32"), rows)
         alone = self._of(places)
         new = alone.write(_take(context, places), cached, _take(now, places))
         return _put(now, places, new)
@@ -309,7 +308,7 @@ class _Writing:
         return _Now(*now)
 
     def _of(self, places):
-        """The writing of some rows alone; `places` finds them, see `_places`."""
+        """The writing of some rows alone; `places` finds them, see `places_of`."""
         model, batch, *others = self.arguments
         tensors = {name: x for name, x in batch.items() if name != HALVINGS}
         batch = {**_take(tensors, places), HALVINGS: self.halvings - 1}
@@ -425,7 +424,7 @@ def _running(hypotheses):
     return ops.cast(ops.any(hypotheses.running, axis=1), "int32")
 
 
-def _places(rows, size, x):
+def places_of(rows, size, x):
     """Where the first axis of x holds what belongs to `rows`, int32 `[n]`, of `size`.
 
     It has as many successive entries for each row. None if it has another size, as that
@@ -442,7 +441,7 @@ def _places(rows, size, x):
 
 
 def _take(values, places):
-    """Takes some rows of nested tensors, see `_places`."""
+    """Takes some rows of nested tensors, see `places_of`."""
 
     def take(x):
         index = None if x is None else places(x)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from remixer_tf.decoding.search import FIRST_CACHE_LENGTH, TURN
+from remixer_tf.decoding.search import FIRST_CACHE_LENGTH, TURN, places_of
 from remixer_tf.errors import UserError
 from remixer_tf.layers.base import rows_apart
 
@@ -50,9 +50,9 @@ class Turn:
         self.length, self.rows = length, rows
         self.steps, self.running = steps, running
 
-    def take(self, model, writing):
+    def take(self, model, batch, writing):
         """Takes the turn, in `decode`. Returns the `Hypotheses` and the last state."""
-        batch = {name: x for name, x in writing.batch.items() if name != TURN}
+        batch = {name: x for name, x in batch.items() if name != TURN}
         if writing.search.branches:
             raise UserError("Hypotheses that branch keep in step with other rows.")
         if not rows_apart(model):
@@ -101,17 +101,16 @@ def merge(parts, index, live):
         index: int32 `[batch]`, the rows to take, which count through all parts.
         live: bool `[batch]`, False where a row only fills the batch: it has ended.
     """
-    sizes = [ops.shape(part.now.last)[0] for part in parts]
+    size = ops.shape(parts[0].now.last)[0]
 
     def joined(*xs):
         if xs[0] is None:
             return None
-        each = _entries(xs[0], sizes[0])
-        if each is None:
+        places = places_of(index, size, xs[0])
+        if places is None:
             return xs[0]
-        places = index[:, None] * each + ops.arange(each, dtype="int32")
         x = ops.concatenate(xs, axis=0) if len(xs) > 1 else xs[0]
-        return ops.take(x, ops.reshape(places, (-1,)), axis=0)
+        return ops.take(x, places, axis=0)
 
     rows = keras.tree.map_structure(joined, *parts)
     hypotheses = rows.now.hypotheses
@@ -160,11 +159,3 @@ def _fit(x, length):
     x = x[:, :length]
     pads = [[0, 0], [0, length - ops.shape(x)[1]], *[[0, 0]] * (len(x.shape) - 2)]
     return ops.reshape(ops.pad(x, pads), (-1, length, *x.shape[2:]))  # a known shape
-
-
-def _entries(x, rows):
-    """How many successive entries x has for each of so many rows; None if none."""
-    first = ops.shape(x)[0]
-    if isinstance(first, int) is not isinstance(rows, int):  # One is a constant.
-        return None
-    return first // rows

@@ -29,7 +29,7 @@ class _Row:
         text: bytes.
         settings: dictionary of the inputs of its search.
         future: of its answer.
-        pieces: an `asyncio.Queue` of pieces and tokens, see `Writer.stream`; or None.
+        pieces: an `asyncio.Queue` of pieces and tokens, see `Writer.ask`; or None.
         cut: its `Pieces`.
         input_tokens, trimmed: of the text as the model reads it.
     """
@@ -46,7 +46,7 @@ class _Row:
 class Writer:
     """Answers the questions of many requests by one `ContinuousSearch`.
 
-    All but the constructor and `whole` is called in the event loop.
+    All but the constructor and `answer` is called in the event loop.
 
     Args:
         search: the `ContinuousSearch`.

@@ -69,7 +69,8 @@ class ContinuousSearch:
         self.widths = widths[-1:]
         while len(widths) > 1 and (half := self.widths[0] // 2) >= _SHORTEST:
             self.widths = [half, *self.widths]
-        self._graphs, self._made, self._reads = {}, [], []
+        self._graphs, self._programs = {}, {}
+        self._made, self._reads = [], []
 
     def shape(self, tokens, positions):
         """The least shape for questions of so many tokens, and for so many positions.
@@ -110,9 +111,9 @@ class ContinuousSearch:
     def write(self, state, steps, running):
         """Writes tokens, see `turns.Turn`: a `Decoded` of NumPy arrays, the `State`."""
         numbers = tf.constant(steps, tf.int32), tf.constant(running, tf.int32)
-        graph = self._graphs.get((state.size, state.shape))
-        if graph is not None:
-            decoded, rows = graph(state.rows, *numbers)
+        program = self._programs.get((state.size, state.shape))
+        if program is not None:
+            decoded, rows = program(state.rows, *numbers)
         else:
             decoded, rows = self._call("write", state.shape, state.rows, *numbers)
         decoded = tf.nest.map_structure(lambda x: x.numpy(), decoded)
@@ -144,7 +145,7 @@ class ContinuousSearch:
 
     def compiled(self):
         """Returns for how many numbers of rows and shapes XLA has compiled."""
-        return sum(isinstance(name, int) for name, _ in self._graphs)
+        return len(self._programs)
 
     def compile(self, size, shape):
         """Has XLA compile `write` of so many rows. Raises an `OpError` if it cannot."""
@@ -155,9 +156,9 @@ class ContinuousSearch:
         def write(*arguments):
             return plain(*arguments)
 
-        graph = write.get_concrete_function(rows, zero, zero)
-        graph(rows, zero, zero)
-        self._graphs[size, shape] = graph
+        program = write.get_concrete_function(rows, zero, zero)
+        program(rows, zero, zero)
+        self._programs[size, shape] = program
 
     def _example(self, size, shape):
         state = self.begin(shape, *self._questions(size))

@@ -592,6 +592,10 @@ class ServedRun(Served):
         return [*dict.fromkeys([*found, *OPTIONS])]
 
     async def stream(self, text, options):
+        if not {*options} <= {"max_length", *DRAWN}:
+            async for piece in super().stream(text, options):
+                yield piece
+            return
         _, (row,) = await self.questions([text], options)
         self.check_queue(1)
         async with self.in_time():
@@ -611,7 +615,7 @@ class ServedRun(Served):
             finally:
                 answer.cancel()
             return
-        if not self.streams or not {*options} <= {"max_length", *DRAWN}:
+        if not self.streams:
             async for piece in super().stream(text, options):
                 yield piece
             return

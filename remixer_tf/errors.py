@@ -85,7 +85,12 @@ def quoted(error):
     """
     if not type(error).__module__.startswith("tensorflow."):
         return None
-    *_, found = (None, *_QUOTED.finditer(str(error)))
+    return quoted_in(str(error))
+
+
+def quoted_in(text):
+    """Returns the last `UserError` that a traceback or message quotes, or None."""
+    *_, found = (None, *_QUOTED.finditer(text))
     if found is None:
         return None
     kind = globals().get(found["kind"] or "", UserError)

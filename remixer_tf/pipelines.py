@@ -16,7 +16,7 @@ import re
 import signal
 import threading
 
-from remixer_tf.errors import UserError, library, nearest
+from remixer_tf.errors import UserError, library, nearest, quoted_in
 
 
 def beam_options(arguments):
@@ -134,8 +134,8 @@ def _reason(error, what):
     text = re.sub(r" ?\[while running '[^\n]*?'\]", "", str(error))
     if isinstance(error, UserError):
         return text
-    if own := re.findall(r"^remixer_tf\.errors\.\w+: (.*)", text, re.MULTILINE):
-        return own[-1]
+    if own := quoted_in(text):
+        return str(own)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     last = lines[-1] if lines else ""
     if "Traceback" not in text:

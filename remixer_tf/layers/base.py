@@ -446,6 +446,11 @@ def read_prompt(part, x, cache, context, state, *others):
     return read(x, cache, context, state, *others)
 
 
+def take_step(part, *args):
+    """`part.decode_step`, as a function beside `read_prompt`."""
+    return part.decode_step(*args)
+
+
 def _take_steps(part, x, cache, context, state, *others):
     width = x.shape[1]
     missing = state.key_positions.shape[0] - width

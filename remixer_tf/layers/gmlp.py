@@ -26,6 +26,7 @@ from remixer_tf.layers.base import (
     get_activation,
     read_prompt,
     require_max_length,
+    take_step,
     wide,
 )
 from remixer_tf.layers.bert import BertSelfAttention, bert_dense
@@ -318,7 +319,7 @@ class GatedMLP(Sublayer):
     def decode_step(
         self, x: Tensor, cache: Cache, context: Context, state: DecodeState
     ) -> tuple[Tensor, Cache]:
-        return self._with_cache(_step, x, cache, context, state)
+        return self._with_cache(take_step, x, cache, context, state)
 
     def prefill(
         self, x: Tensor, cache: Cache, context: Context, state: DecodeState
@@ -332,7 +333,3 @@ class GatedMLP(Sublayer):
         z = self.act(self.wi(x))
         z, cache = read(self.gating, z, *rest, attended)
         return self.wo(z), {**cache, **keys}
-
-
-def _step(part, *args):
-    return part.decode_step(*args)

@@ -14,6 +14,7 @@ from remixer_tf.layers.base import (
     get_activation,
     read_prompt,
     softmax,
+    take_step,
 )
 from remixer_tf.layers.keywords import SublayerKeywords
 from remixer_tf.layers.length_mixing import MadeMatrix
@@ -115,7 +116,7 @@ class TriangularMixing(Sublayer):
     def decode_step(
         self, x: Tensor, cache: Cache, context: Context, state: DecodeState
     ) -> tuple[Tensor, Cache]:
-        return self._with_cache(_step, x, cache, context, state)
+        return self._with_cache(take_step, x, cache, context, state)
 
     def prefill(
         self, x: Tensor, cache: Cache, context: Context, state: DecodeState
@@ -128,7 +129,3 @@ class TriangularMixing(Sublayer):
             y, new[mixing.name] = read(mixing, x, cache[mixing.name], context, state)
             x = self.act(y)
         return x, new
-
-
-def _step(part, *args):
-    return part.decode_step(*args)

@@ -171,3 +171,12 @@ def take(model, source):
         value = to_float32(name, source.read(name))
         variables[path].assign(change(value))
     return {path: name for path, (name, _) in found.items()}
+
+
+def logits_distance(expected, received, batch):
+    """The largest difference of two models' logits of a batch, in deviations.
+
+    `expected` is the model whose logits' standard deviation is 1.
+    """
+    one, other = (np.array(model(batch), "float64") for model in (expected, received))
+    return np.abs(one - other).max() / one.std()

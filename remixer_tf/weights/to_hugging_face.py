@@ -25,7 +25,7 @@ from remixer_tf.models.stack import Block
 from remixer_tf.weights.hugging_face import t5_of_config
 from remixer_tf.weights.names import ACTIVATIONS, HUGGING_FACE_T5, find_name
 from remixer_tf.weights.safetensors_files import WEIGHTS, write_safetensors
-from remixer_tf.weights.source import Source, merged_arrays, take
+from remixer_tf.weights.source import Source, logits_distance, merged_arrays, take
 
 _FEED_FORWARDS = (FeedForward, GatedFeedForward)
 _LAYERS = {
@@ -195,8 +195,7 @@ def _compare(model, reference, arrays):
     inputs[1, 90:] = 0
     targets = random.integers(1, model.vocab_size, (2, 24)).astype("int32")
     batch = {"encoder_input_tokens": inputs, "decoder_input_tokens": targets}
-    expected, received = (np.array(x(batch), "float64") for x in (reference, model))
-    distance = np.abs(expected - received).max() / expected.std()
+    distance = logits_distance(reference, model, batch)
     if not distance < _TOLERANCE:
         raise _refusal(
             f"other logits than a T5 with its weights, by {distance:.1e} of their "

@@ -10,7 +10,7 @@ from remixer_tf.errors import UserError
 from remixer_tf.models import ImageClassifier
 from remixer_tf.weights.names import TIMM_BACK, find_name
 from remixer_tf.weights.safetensors_files import WEIGHTS, write_safetensors
-from remixer_tf.weights.source import merged_arrays, take
+from remixer_tf.weights.source import logits_distance, merged_arrays, take
 from remixer_tf.weights.timm import FAMILIES, METHODS
 
 # Sizes that timm's MLPs have by name: layers, d_model, width over channels and tokens.
@@ -73,8 +73,7 @@ def compare(model, reference, source):
     size = model.image_size
     images = np.random.default_rng(0).normal(size=(2, size, size, 3))
     batch = {"images": images.astype("float32")}
-    expected, received = (np.array(x(batch), "float64") for x in (model, reference))
-    distance = np.abs(expected - received).max() / expected.std()
+    distance = logits_distance(model, reference, batch)
     if not distance < _TOLERANCE:
         raise _refusal(
             f"other logits than timm's with its weights, by {distance:.1e} of their "

@@ -51,27 +51,6 @@ MODELS = {
 }
 
 
-def make_vocabulary(folder, data):
-    """Writes the words of the training set to a file of the folder, unless it is there.
-
-    Args:
-        folder: where the file is to be.
-        data: folder of COGS' files.
-
-    Returns:
-        str, the file's path.
-    """
-    path = os.path.join(os.path.abspath(folder), "words.model")
-    if not os.path.exists(path):
-        from remixer_tf.data.vocabulary_training import read_texts, train_vocabulary
-        from remixer_tf.tasks import cogs
-
-        cogs.data_folder.set(data)
-        texts = read_texts("cogs", "train", ["inputs", "targets"])
-        train_vocabulary(texts, path, model_type="word")
-    return path
-
-
 def report(results):
     """The table in Markdown, a model each column.
 
@@ -119,7 +98,10 @@ def main(arguments):
     options = parser.parse_args(arguments)
     os.makedirs(options.output, exist_ok=True)
     folder = os.path.abspath(options.cogs)
-    vocabulary = make_vocabulary(options.output, folder)
+    from remixer_tf.tasks import cogs
+
+    cogs.data_folder.set(folder)
+    vocabulary = runs.word_vocabulary(options.output, "cogs")
     data = [f"cogs.directory = {folder!r}", f"VOCABULARY_FILE = {vocabulary!r}"]
     print(report(runs.train_all(MODELS, RUN_FILE, options, data)))
 

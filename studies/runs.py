@@ -19,16 +19,15 @@ class Run(NamedTuple):
 
     Attributes:
         name: str, of its files in the output folder.
-        model: str, gin file of its architecture.
-        run: str, gin file of how it trains, with a `LossEvaluation`.
+        files: list of str, gin files: its model's, and then how it trains, with a
+            `LossEvaluation`.
         bindings: list of str, further gin bindings, such as "SEED = 1".
         data: list of str, gin bindings that name the data's files.
         output: str, folder.
     """
 
     name: str
-    model: str
-    run: str
+    files: list
     bindings: list
     data: list
     output: str
@@ -36,15 +35,14 @@ class Run(NamedTuple):
     @property
     def settings(self):
         """The settings that its result depends on, without the data."""
-        return [self.model, *self.bindings]
+        return [*self.files, *self.bindings]
 
     @property
     def arguments(self):
         """Its part of a command line, a list of str."""
         values = [*self.bindings, *self.data]
         return [
-            f"--gin_file={self.model}",
-            f"--gin_file={self.run}",
+            *(f"--gin_file={file}" for file in self.files),
             *(f"--gin.{value.replace(' = ', '=', 1)}" for value in values),
         ]
 
@@ -57,7 +55,7 @@ def train(run):
 
         - settings and parameters;
         - seconds and cpu_seconds of this process, since the run last began or resumed;
-        - evaluations, a list of dictionaries of step, loss, token_accuracy and
+        - evaluations, a list of dictionaries of step, split, loss, token_accuracy and
           perplexity;
         - steps, loss and token_accuracy of the last evaluation;
         - metrics that decoding gave at the end, {split: {name: value}};
@@ -85,7 +83,8 @@ def train(run):
     with open(os.path.join(folder, "train_summary.json")) as file:
         summary = json.load(file)
     evaluations = [
-        {"step": r["step"], **r["metrics"]} for r in read_results(folder, "loss")
+        {"step": r["step"], "split": r["split"], **r["metrics"]}
+        for r in read_results(folder, "loss")
     ]
     evaluations.sort(key=lambda evaluation: evaluation["step"])
     last = evaluations[-1]
@@ -140,7 +139,8 @@ def train_all(variants, run_file, options, data):
 
     Args:
         variants: dictionary of names to what has a `file` and `bindings`, see `Run`.
-        run_file, data: see `Run`.
+        run_file: str, gin file of how they train, see `Run`.
+        data: see `Run`.
         options: of `add_arguments`.
 
     Returns:
@@ -154,8 +154,7 @@ def train_all(variants, run_file, options, data):
     runs = [
         Run(
             name=f"{name}-{seed}",
-            model=variants[name].file,
-            run=run_file,
+            files=[variants[name].file, run_file],
             bindings=[*variants[name].bindings, *options.gin, f"SEED = {seed}"],
             data=data,
             output=options.output,
@@ -164,26 +163,36 @@ def train_all(variants, run_file, options, data):
         for name in names
     ]
     results = {name: [] for name in names}
-    with concurrent.futures.ProcessPoolExecutor(
-        options.workers,
-        multiprocessing.get_context("spawn"),
-        initializer=use_one_thread if options.workers > 1 else None,
-        max_tasks_per_child=1,
-    ) as executor:
-        for run, result in zip(runs, executor.map(_train_apart, runs), strict=True):
+    one_thread = options.workers > 1
+    with processes(options.workers, one_thread, runs_of_each=1) as executor:
+        found = executor.map(apart, [train] * len(runs), [r.name for r in runs], runs)
+        for run, result in zip(runs, found, strict=True):
             print(f"{run.name}: loss {result['loss']:.4f}", flush=True)
             results[run.name.rpartition("-")[0]].append(result)
     return results
 
 
-def _train_apart(run):
-    """`train` in a process of its own."""
+def processes(number, one_thread, runs_of_each):
+    """Returns an executor of so many processes; each ends after some runs."""
+    return concurrent.futures.ProcessPoolExecutor(
+        number,
+        multiprocessing.get_context("spawn"),
+        initializer=use_one_thread if one_thread else None,
+        max_tasks_per_child=runs_of_each,
+    )
+
+
+def apart(function, name, *arguments):
+    """Calls a function for the run of a name, in a process of its own.
+
+    Raises a RuntimeError if the run fails, and prints its traceback.
+    """
     try:
-        return train(run)
+        return function(*arguments)
     except Exception as error:
         # gin gives an error another class, which cannot be sent between processes.
         traceback.print_exc()
-        raise RuntimeError(f"The run {run.name} failed: {error}") from None
+        raise RuntimeError(f"The run {name} failed: {error}") from None
 
 
 def use_one_thread():
@@ -246,14 +255,35 @@ def text_files(folder):
     return [f"text_files.directory = {os.path.abspath(folder)!r}"]
 
 
-def add_arguments(parser, data="--text", help="folder of text files"):
+def word_vocabulary(folder, task):
+    """Writes the words of a task's training set to a file, unless it is there.
+
+    Args:
+        folder: where the file is to be.
+        task: str, name of a registered task.
+
+    Returns:
+        str, the file's path.
+    """
+    path = os.path.join(os.path.abspath(folder), "words.model")
+    if not os.path.exists(path):
+        import remixer_tf.tasks  # noqa: F401 (it registers the task)
+        from remixer_tf.data.vocabulary_training import read_texts, train_vocabulary
+
+        texts = read_texts(task, "train", ["inputs", "targets"])
+        train_vocabulary(texts, path, model_type="word")
+    return path
+
+
+def add_arguments(parser, data="--text", help="folder of text files", required=True):
     """Adds what the command of every comparison takes to an `argparse` parser.
 
     Args:
         parser: `argparse.ArgumentParser`.
         data, help: str, the option that names the data, and what it says of itself.
+        required: bool, whether the data must be named.
     """
-    parser.add_argument(data, required=True, help=help)
+    parser.add_argument(data, required=required, help=help)
     parser.add_argument("--output", required=True, help="folder of the results")
     parser.add_argument("--workers", type=int, default=2, help="runs at once")
     parser.add_argument("--seeds", type=int, default=3, help="runs of a model")

@@ -92,8 +92,7 @@ def test_command(tmp_path, capfd):
         name: runs.train(
             runs.Run(
                 f"{name}-0",
-                VARIANTS[name].file,
-                "runs/ablation.gin",
+                [VARIANTS[name].file, "runs/ablation.gin"],
                 [*VARIANTS[name].bindings, *TINY, "SEED = 0"],
                 runs.text_files(text),
                 str(output),

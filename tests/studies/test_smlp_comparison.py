@@ -124,7 +124,8 @@ def test_command(tmp_path, capfd):
     for name in ("smlp", "switch"):
         model = MODELS[name]
         bindings = [*model.bindings, *TINY, "SEED = 0"]
-        run = (f"{name}-0", model.file, smlp.RUN_FILE, bindings, data, str(tmp_path))
+        files = [model.file, smlp.RUN_FILE]
+        run = (f"{name}-0", files, bindings, data, str(tmp_path))
         runs.train(runs.Run(*run))
     smlp.main(arguments)
     printed = capfd.readouterr().out

@@ -212,22 +212,38 @@ def draw_contest(found, cost, metric, path):
         )
     figure = Figure(figsize=(6.4, 4.8), layout="constrained")
     axis = figure.subplots()
-    for i, (place, contestant) in enumerate(zip(places, found, strict=True)):
-        values = [*contestant.values.values()]
-        mean = statistics.mean(values)
-        low, high = interval(values) or (mean, mean)
-        axis.errorbar(
-            [place],
-            [mean],
-            [[mean - low], [high - mean]],
-            fmt=_MARKERS[i // 10 % len(_MARKERS)],  # There are 10 colours.
-            capsize=3,
-            label=contestant.title,
-        )
+    draw_points(axis, found, places)
     figure.legend(loc="outside lower center", ncols=3, fontsize="small")
-    scale = "log" if max(places) > 3 * min(places) > 0 else "linear"
-    axis.set(xscale=scale, xlabel=label, ylabel=metric)
+    axis.set(xlabel=label, ylabel=metric)
     try:
         figure.savefig(path, dpi=150)
     except ValueError as error:  # matplotlib's, of an unknown ending
         raise UserError(f"--plot={path}: {error}") from error
+
+
+def draw_points(axis, found, places, titles=None, **style):
+    """Draws a point for each of `contestants`, with the 95% interval of its mean.
+
+    Args:
+        axis: of matplotlib; its scale is logarithmic for places that are far apart.
+        found: list of `Contestant`.
+        places: list of float, where each one stands.
+        titles: list of str, to which colours and markers belong in several plots; None
+            for those found.
+        style: what `axis.errorbar` takes too.
+    """
+    titles = titles or [contestant.title for contestant in found]
+    for place, contestant in zip(places, found, strict=True):
+        i = titles.index(contestant.title)
+        values = [*contestant.values.values()]
+        mean = statistics.mean(values)
+        low, high = interval(values) or (mean, mean)
+        given = {
+            "fmt": _MARKERS[i // 10 % len(_MARKERS)],  # There are 10 colours.
+            "color": f"C{i % 10}",
+            "capsize": 3,
+            "label": contestant.title,
+        }
+        axis.errorbar([place], [mean], [[mean - low], [high - mean]], **given | style)
+    if max(places) > 3 * min(places) > 0:
+        axis.set_xscale("log")

@@ -1,0 +1,249 @@
+"""The contestants of `studies.bench`, its settings, and the papers' claims."""
+
+import pathlib
+from typing import NamedTuple
+
+from remixer_tf import configuration
+
+
+class Setting(NamedTuple):
+    """A task that contestants learn.
+
+    Attributes:
+        run: str, gin file of how it trains.
+        mixing: str, gin file of the model that holds a mixer.
+        splits: list of str that are evaluated; the first one decides.
+    """
+
+    run: str
+    mixing: str
+    splits: list
+
+
+class Model(NamedTuple):
+    """A contestant in one setting.
+
+    Attributes:
+        files: list of str, gin files of its model.
+        bindings: list of str, gin bindings on top of them.
+    """
+
+    files: list
+    bindings: list
+
+
+SETTINGS = {
+    "mlm": Setting(
+        "runs/bench_mlm.gin", "architectures/mixing_mlm.gin", ["validation"]
+    ),
+    "lm": Setting("runs/bench_lm.gin", "architectures/mixing_lm.gin", ["validation"]),
+    "seq2seq": Setting(
+        "runs/bench_seq2seq.gin", "architectures/mixing_seq2seq.gin", ["dev", "gen"]
+    ),
+}
+REFERENCE = "attention"  # whose parameters and FLOPs the others have
+MATCHES = ["parameters", "flops"]
+# Their hidden units see later tokens: no language models, and a decoder has attention.
+FOR_ENCODERS = ["fnet", "hyper_mixer"]
+
+_REMIXER = [
+    "RemixerBlock.d_ff = %D_FF",
+    "RemixerBlock.residual = 'hidden'",
+    "BertSelfAttention.num_heads = %NUM_HEADS",
+    "BertSelfAttention.d_kv = %D_KV",
+    "TransformerStack.positions = @PositionEmbedding",
+    "TransformerStack.sublayers = {'self_attention': @BertSelfAttention, "
+    "'remixer': @RemixerBlock}",
+]
+# Two blocks for each layer of the others, which have two sublayers.
+_TWO_BLOCKS = ["TransformerStack.sublayers = {'gmlp': @GatedMLP, 'gmlp_2': @GatedMLP}"]
+_TINY_ATTENTION = [
+    "GatedMLP.attention = @TinyAttention",
+    "TinyAttention.d_kv = %D_ATTENTION",
+]
+
+# Architectures that are more than a mixer and a feed-forward layer.
+_WHOLE = {
+    "relative_attention": {
+        "mlm": Model(["architectures/bert_relative.gin"], []),
+        "lm": Model(["architectures/transformer_lm.gin"], []),
+        "seq2seq": Model(["architectures/t5_1_1.gin"], []),
+    },
+    "remixer": {
+        "mlm": Model(["architectures/encoder_only.gin"], _REMIXER),
+        "lm": Model(["architectures/decoder_only.gin"], _REMIXER),
+        "seq2seq": Model(["architectures/remixer.gin"], []),
+    },
+    "gmlp": {
+        "mlm": Model(["architectures/gmlp_mlm.gin"], _TWO_BLOCKS),
+        "lm": Model(["architectures/gmlp_lm.gin"], _TWO_BLOCKS),
+        "seq2seq": Model(["architectures/gmlp.gin"], []),
+    },
+    "amlp": {
+        "mlm": Model(["architectures/amlp_mlm.gin"], _TWO_BLOCKS),
+        "lm": Model(["architectures/gmlp_lm.gin"], [*_TWO_BLOCKS, *_TINY_ATTENTION]),
+        "seq2seq": Model(["architectures/amlp.gin"], _TINY_ATTENTION[1:]),
+    },
+}
+
+
+def contestants(setting):
+    """Returns {name: `Model`} of a setting: all of gin/mixers, and whole models.
+
+    The reference comes first.
+    """
+    mixing = SETTINGS[setting].mixing
+    mixers = pathlib.Path(configuration.gin_folder(), "mixers").glob("*.gin")
+    found = {REFERENCE: Model([mixing, f"mixers/{REFERENCE}.gin"], [])}
+    for name in sorted(file.stem for file in mixers):
+        file = f"mixers/{name}.gin"
+        if name not in FOR_ENCODERS:
+            found[name] = Model([mixing, file], [])
+        elif setting == "mlm":
+            found[name] = Model([mixing, file], [])
+        elif setting == "seq2seq":  # Its decoder is the reference's.
+            bindings = ["DECODER_MIXER = @BertSelfAttention"]
+            found[name] = Model([*found[REFERENCE].files, file], bindings)
+    return found | {name: models[setting] for name, models in _WHOLE.items()}
+
+
+class Claim(NamedTuple):
+    """What a paper says of two contestants.
+
+    Attributes:
+        text: str, the claim.
+        source: str, the paper.
+        pairs: list of (setting, first, second), each of which it is tested by.
+        near: bool, whether the first one is said to come near to the second one, and
+            not to be better.
+        why_not: str, why it cannot be tested here, if there are no pairs.
+    """
+
+    text: str
+    source: str
+    pairs: list = []
+    near: bool = False
+    why_not: str = ""
+
+
+_GMLP = "gMLP, Liu et al. 2021"
+_REMIXERS = "Remixers"
+_SYNTHESIZER = "Synthesizer, Tay et al. 2020"
+_CONVOLUTIONS = "Wu et al. 2019"
+_FNET = "FNet, Lee-Thorp et al. 2021"
+_HYPER_MIXER = "HyperMixer, Mai et al. 2022"
+_MASKED = "Masked mixers, Badger 2024"
+
+CLAIMS = [
+    Claim(
+        "gMLP comes near to a Transformer with relative positions in MLM (Table 3)",
+        _GMLP,
+        [("mlm", "gmlp", "relative_attention")],
+        near=True,
+    ),
+    Claim(
+        "A tiny attention makes gMLP better in MLM (Table 6)",
+        _GMLP,
+        [("mlm", "amlp", "gmlp")],
+    ),
+    Claim(
+        "aMLP is better than the Transformer in MLM (Table 6)",
+        _GMLP,
+        [("mlm", "amlp", "attention")],
+    ),
+    Claim(
+        "Pairs of sentences need attention, and single sentences do not (Section 4.2)",
+        _GMLP,
+        why_not="no setting has pairs of sentences; `studies.behaviour` has",
+    ),
+    Claim(
+        "Remixer is better than T5.1.1 from text to logical forms (Table 4)",
+        _REMIXERS,
+        [("seq2seq", "remixer", "relative_attention")],
+    ),
+    Claim(
+        "A mixing block next to attention is better than mixing alone (Tables 2 and 3)",
+        _REMIXERS,
+        [("mlm", "remixer", "spatial"), ("seq2seq", "remixer", "spatial")],
+    ),
+    Claim(
+        "Remixer is better than T5.1.1 on SuperGLUE and entailment (Tables 2 and 3)",
+        _REMIXERS,
+        why_not="a model of this size answers such tasks at chance",
+    ),
+    Claim(
+        "Random attention matrices come near to dot products",
+        _SYNTHESIZER,
+        [
+            ("lm", "random_synthesizer", "attention"),
+            ("seq2seq", "random_synthesizer", "attention"),
+        ],
+        near=True,
+    ),
+    Claim(
+        "Matrices made from each token alone come near to dot products",
+        _SYNTHESIZER,
+        [
+            ("lm", "dense_synthesizer", "attention"),
+            ("seq2seq", "dense_synthesizer", "attention"),
+        ],
+        near=True,
+    ),
+    Claim(
+        "Dynamic convolution is better than lightweight convolution",
+        _CONVOLUTIONS,
+        [
+            ("lm", "dynamic_convolution", "lightweight_convolution"),
+            ("seq2seq", "dynamic_convolution", "lightweight_convolution"),
+        ],
+    ),
+    Claim(
+        "Dynamic convolution is better than self-attention",
+        _CONVOLUTIONS,
+        [
+            ("lm", "dynamic_convolution", "attention"),
+            ("seq2seq", "dynamic_convolution", "attention"),
+        ],
+    ),
+    Claim(
+        "Fixed Gaussian weights come near to learned self-attention",
+        "You et al. 2020",
+        [("seq2seq", "gaussian_attention", "attention")],
+        near=True,
+    ),
+    Claim(
+        "Attention is better than Fourier transforms in MLM",
+        _FNET,
+        [("mlm", "attention", "fnet")],
+    ),
+    Claim(
+        "FNet keeps 92 to 97% of BERT's accuracy on GLUE",
+        _FNET,
+        why_not="GLUE needs pre-training at the paper's size",
+    ),
+    Claim(
+        "With few data HyperMixer is better than gMLP and FNet",
+        _HYPER_MIXER,
+        [("mlm", "hyper_mixer", "gmlp"), ("mlm", "hyper_mixer", "fnet")],
+    ),
+    Claim(
+        "A masked mixer learns a language model faster than early Transformers",
+        _MASKED,
+        [("lm", "masked_mixer", "attention"), ("lm", "spatial", "attention")],
+    ),
+    Claim(
+        "TNN is better than a Transformer in causal language modelling",
+        "TNN, Qin et al. 2023",
+        [("lm", "tnn", "attention")],
+    ),
+    Claim(
+        "TriMLP is better than attention in sequences of a shop's clicks",
+        "TriMLP, Jiang et al. 2023",
+        why_not="no setting recommends; its rows are in the tables",
+    ),
+    Claim(
+        "cgMLP next to attention is better than each alone in speech",
+        "Branchformer, Peng et al. 2022",
+        why_not="no setting is speech; its rows are in the tables",
+    ),
+]

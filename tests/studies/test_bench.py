@@ -1,0 +1,164 @@
+"""The comparison of mixers: its plan, its verdicts, and two mixers trained."""
+
+import json
+
+import pytest
+
+from studies import bench, bench_report, runs
+from studies.bench_models import (
+    CLAIMS,
+    FOR_ENCODERS,
+    MATCHES,
+    REFERENCE,
+    SETTINGS,
+    Claim,
+    contestants,
+)
+from tests.configuration import test_mixers
+from tests.tiny_run import write_text
+
+TINY = [
+    "TRAIN_STEPS = 4",
+    "WARMUP_STEPS = 1",
+    "BATCH_SIZE = 2",
+    "D_MODEL = 16",
+    "Schedule.steps_per_call = 2",
+    "LossEvaluation.max_examples = 4",
+]
+
+pytestmark = pytest.mark.usefixtures("clear_gin")
+
+
+def made_up(losses, setting="mlm"):
+    """Lines of {(mixer, match): losses by seed}."""
+    lines = {}
+    for (mixer, match), values in losses.items():
+        for seed, loss in enumerate(values):
+            lines[bench.Cell(setting, mixer, match, seed)] = {
+                "metrics": {
+                    split: {"loss": loss} for split in SETTINGS[setting].splits
+                },
+                "parameters": 1000,
+                "flops": 2e6 if match == "parameters" else 1e6,
+                "steps": 10,
+            }
+    return lines
+
+
+GOOD = {
+    (REFERENCE, ""): [2.0, 2.1, 2.2],
+    ("gmlp", "parameters"): [1.9, 2.0, 2.1],
+    ("gmlp", "flops"): [1.8, 1.9, 2.1],
+}
+
+
+def test_verdicts_by_hand():
+    """The interval of three equal differences is a point; of others, within them."""
+    assert bench_report.judge([-0.1]) == "open"
+    assert bench_report.judge([]) == "open"
+    assert bench_report.judge([-0.1, float("nan")]) == "open"
+    assert bench_report.judge([-0.1, -0.2, -0.3]) == "supported"
+    assert bench_report.judge([0.1, 0.2, 0.3]) == "contradicted"
+    assert bench_report.judge([-0.1, -0.2, 0.3]) == "undecided"
+    # All draws of a third each would be needed to leave 0.05 out: 1 in 27 has only 0.1.
+    assert bench_report.judge([0.01, 0.04, 0.03], near=True) == "supported"
+    assert bench_report.judge([0.06, 0.07, 0.08], near=True) == "contradicted"
+    assert bench_report.judge([0.0, 0.01, 0.1], near=True) == "undecided"
+    assert bench_report.judge([-0.3, -0.2, -0.1], near=True) == "supported"
+
+
+def test_tests_of_a_claim_have_to_agree():
+    assert bench_report.join(["supported", "supported"]) == "supported"
+    assert bench_report.join(["supported", "contradicted"]) == "undecided"
+    assert bench_report.join(["supported", "undecided"]) == "undecided"
+    assert bench_report.join(["supported", "open"]) == "open"
+
+
+def test_sentences():
+    claim = Claim("gMLP is better", "a paper", [("mlm", "gmlp", REFERENCE)])
+    lines = made_up(GOOD)
+    assert bench_report.sentence(claim, lines) == (
+        "- **Supported**: gMLP is better (a paper). mlm, gmlp less attention at equal "
+        "parameters: -0.100 (-0.100 to -0.100); mlm, gmlp less attention at equal "
+        "FLOPs: -0.167 (-0.200 to -0.100)."
+    )
+    two = {cell: line for cell, line in lines.items() if cell.seed < 2}
+    assert "**Supported, so far, by 2 seeds**" in bench_report.sentence(claim, two)
+    one = {cell: line for cell, line in lines.items() if cell.seed < 1}
+    assert bench_report.sentence(claim, one) == (
+        "- **Open**: gMLP is better (a paper). mlm, gmlp less attention at equal "
+        "parameters: -0.100; mlm, gmlp less attention at equal FLOPs: -0.200."
+    )
+    assert bench_report.sentence(claim, {}).endswith("No runs.")
+    untested = Claim("Cows fly", "a tale", why_not="there are no cows")
+    assert bench_report.sentence(untested, {}) == (
+        "- **Not testable at this size**: Cows fly (a tale). Here there are no cows."
+    )
+
+
+def test_page_of_made_up_runs(tmp_path):
+    path = tmp_path / "bench.md"
+    path.write_text(f"# Mixers\n\nProse.\n\n{bench_report.MARK}\nold\n")
+    cells = bench.plan(3, "mlm-(attention|gmlp)")
+    bench_report.write_page(tmp_path, made_up(GOOD), cells)
+    page = path.read_text()
+    assert page.startswith(f"# Mixers\n\nProse.\n\n{bench_report.MARK}\n## Results\n")
+    assert "old" not in page
+    assert "9 of 9 runs are there: 3 of 3 with seed 0, 3 of 3 with seed 1" in page
+    assert "| attention | 3 | 2.1 | 0.1 | 2 to 2.2 |" in page
+    assert (
+        "| gmlp | 3 | 2 | 0.1 | 1.9 to 2.1 | -0.1 | -0.1 to -0.1 | 3 | 1,000 |" in page
+    )
+    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_plan_has_a_seed_of_all_before_the_next():
+    cells = bench.plan(2)
+    assert len(cells) == len(set(cells)) and len(cells) % 2 == 0
+    assert [cell.seed for cell in cells] == sorted(cell.seed for cell in cells)
+    names = {(cell.setting, cell.mixer, cell.match) for cell in cells}
+    for setting in SETTINGS:
+        assert (setting, REFERENCE, "") in names
+        for match in MATCHES:
+            assert (setting, "gmlp", match) in names
+    assert {m for s, m, _ in names if s == "mlm"} - {
+        m for s, m, _ in names if s == "lm"
+    } == {*FOR_ENCODERS}
+    assert {*FOR_ENCODERS} == {*test_mixers.FOR_ENCODERS}
+    assert [c.name for c in bench.plan(1, "^mlm-(attention|fnet)")] == [
+        "mlm-attention",
+        "mlm-fnet-parameters",
+        "mlm-fnet-flops",
+    ]
+
+
+def test_claims_are_about_contestants():
+    for claim in CLAIMS:
+        assert bool(claim.pairs) != bool(claim.why_not)
+        for setting, first, second in claim.pairs:
+            assert {first, second} <= {*contestants(setting)}
+
+
+def test_other_settings_are_refused(tmp_path):
+    line = {"setting": "lm", "mixer": "tnn", "match": "flops", "seed": 0, "gin": []}
+    (tmp_path / "bench.jsonl").write_text(json.dumps(line) + "\n")
+    assert [*bench.read_lines(tmp_path, [])] == [("lm", "tnn", "flops", 0)]
+    with pytest.raises(ValueError, match="Set another --output"):
+        bench.read_lines(tmp_path, ["D_MODEL = 256"])
+
+
+@pytest.mark.slower
+def test_two_mixers(tmp_path):
+    """Both matches of FNet, in this process, which has TensorFlow already."""
+    text = write_text(tmp_path / "text")
+    data = runs.text_files(text)
+    lines = []
+    for cell in bench.plan(1, "mlm-(attention|fnet)"):
+        lines.append(bench.measure(cell, None, TINY, data))
+    attention, parameters, flops = lines
+    assert parameters["parameters"] == pytest.approx(attention["parameters"], rel=5e-3)
+    assert flops["flops"] == pytest.approx(attention["flops"], rel=5e-3)
+    assert parameters["width"] > attention["width"]  # FNet's mixing has no weights.
+    assert all(3 < x["metrics"]["validation"]["loss"] < 8 for x in lines)
+    again = bench.measure(bench.Cell("mlm", "fnet", "flops", 0), flops, TINY, data)
+    assert again["metrics"] == flops["metrics"]

@@ -6,11 +6,16 @@ iteration-level scheduling). Each row is at a step of its own, so all layers mus
 `rows_apart`, see `remixer_tf.layers.Sublayer`.
 """
 
+import functools
+import inspect
 from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
+from remixer_tf.decoding.beam_search import beam_search
+from remixer_tf.decoding.greedy import greedy_decode
+from remixer_tf.decoding.sampling import sample
 from remixer_tf.decoding.search import FIRST_CACHE_LENGTH, TURN, places_of
 from remixer_tf.errors import UserError
 from remixer_tf.layers.base import rows_apart
@@ -74,10 +79,16 @@ def begin(search, model, batch, max_length, length):
     """Begins to answer a batch: its `Rows`; nothing is written.
 
     Args:
-        search: `(model, batch, max_length) -> Decoded`, see `remixer_tf.decoding`.
+        search: `(model, batch, max_length) -> Decoded`, one of `remixer_tf.decoding`.
         model, batch, max_length: what it takes.
         length: int, see `Turn`.
+
+    Raises:
+        ValueError: rows of the search or of the model keep in step. A search of a
+            user's own may decode twice, or change the batch: its rows do too.
     """
+    if inspect.unwrap(_without_arguments(search)) not in _SEARCHES:
+        raise UserError("A search that is not remixer_tf.decoding's takes whole rows.")
     turn = Turn(length)
     search(model, {**batch, TURN: turn}, max_length)
     return turn.rows
@@ -152,6 +163,15 @@ def room(positions, longest):
     while length < positions:
         length *= 4
     return min(length, longest)
+
+
+_SEARCHES = [inspect.unwrap(f) for f in (beam_search, greedy_decode, sample)]
+
+
+def _without_arguments(search):
+    while isinstance(search, functools.partial):
+        search = search.func
+    return search
 
 
 def _fit(x, length):

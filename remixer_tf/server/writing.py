@@ -10,36 +10,32 @@ import dataclasses
 import time
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from remixer_tf.loaded.searches import Pieces
 from remixer_tf.server.batching import finish
+from remixer_tf.serving.places import Places, Question
 
 # Tokens of a turn at most: meanwhile no question is begun, and no piece is sent.
 _STEPS, _STREAMED_STEPS = 16, 4
-_ENDED = 8  # A turn ends when one row of so many has ended.
 
 
 @dataclasses.dataclass(eq=False)
-class _Row:
-    """A question.
+class _Asked(Question):
+    """A question with the client that waits for its answer.
 
     Attributes:
         text: bytes.
-        settings: dictionary of the inputs of its search.
         future: of its answer.
         pieces: an `asyncio.Queue` of pieces and tokens, see `Writer.ask`; or None.
         cut: its `Pieces`.
-        input_tokens, trimmed: of the text as the model reads it.
+        trimmed: bool, whether the model reads only a part of the text.
     """
 
-    text: bytes
-    settings: dict
-    future: asyncio.Future
+    text: bytes = b""
+    future: Any = None
     pieces: Any = None
     cut: Any = None
-    input_tokens: int = 0
     trimmed: Any = None
 
 
@@ -59,10 +55,10 @@ class Writer:
 
     def __init__(self, search, answerer, defaults, sizes, thread):
         self.search, self._answerer, self._defaults = search, answerer, defaults
-        self._sizes, self._thread = sizes, thread
+        self._most, self._thread = sizes[-1], thread
         self.observe = lambda rows, seconds: None
         self._waiting, self._task = collections.deque(), None
-        self._state, self._rows = None, []  # of the thread
+        self._places = Places(search, sizes)  # of the thread
 
     def waiting(self):
         """Returns how many questions wait."""
@@ -82,7 +78,8 @@ class Writer:
                 a piece, str, and all tokens until then, and None at the end; or None.
         """
         loop = asyncio.get_running_loop()
-        row = _Row(text, settings, loop.create_future(), pieces)
+        row = self._asked(text, settings)
+        row.future, row.pieces = loop.create_future(), pieces
         row.cut = Pieces(self._answerer)
         self._waiting.append(row)
         if not self.is_writing():
@@ -94,11 +91,13 @@ class Writer:
             self._waiting = collections.deque(
                 row for row in self._waiting if not row.future.done()
             )
-            writing = [row for row in self._rows if row and not row.future.done()]
-            free = self._sizes[-1] - len(writing)
+            writing = [
+                row for row in self._places.questions if row and not row.future.done()
+            ]
+            free = self._most - len(writing)
             new = [self._waiting.popleft() for _ in range(min(free, self.waiting()))]
             if not writing and not new:
-                self._state, self._rows = None, []
+                self._places.clear()
                 return
             start = time.monotonic()
             for row, found in await self._thread.call(self._turn, new, writing):
@@ -118,10 +117,12 @@ class Writer:
         raised; and for a stream a row, and a piece with all tokens until then.
         """
         try:
-            self._arrange(new, writing)
-            return self._write(len(writing) + len(new))
+            if new:
+                self._read(new)
+            self._places.arrange(writing, new)
+            return self._write()
         except Exception:
-            self._state, self._rows = None, []
+            self._places.clear()
         found = []
         for row in writing + new:
             answer = self._alone(row)
@@ -140,82 +141,38 @@ class Writer:
 
     def answer(self, text, settings):
         """Answers a question at once, in the thread."""
-        row = _Row(text, settings, None)
-        tokens = self._read([row])
-        state = self._begun([row], tokens, self._shape([row], self._first(tokens)))
-        while True:
-            decoded, state = self.search.write(state, 2**30, 0)
-            if not state.running[0]:
-                return self._answers([row], decoded)[0]
-            state = self.search.fit(state, self._shape([row], state.steps))
+        row = self._asked(text, settings)
+        self._read([row])
+        return self._answers([row], self._places.alone(row))[0]
+
+    def _asked(self, text, settings):
+        inputs = {name: settings.get(name, x) for name, x in self._defaults.items()}
+        return _Asked(None, inputs, text)
 
     def _read(self, rows):
-        """The ids of new rows' texts, int32 `[rows, length]`."""
+        """Reads the texts of new rows."""
         texts = tf.constant([row.text for row in rows])
         tokens, trimmed = self._answerer.tokens_of(texts)
         for row, ids, cut in zip(rows, tokens, trimmed.numpy(), strict=True):
-            row.input_tokens, row.trimmed = int(np.count_nonzero(ids)), bool(cut)
-        return tokens
+            row.tokens, row.trimmed = ids, bool(cut)
 
-    def _first(self, tokens):
-        """The first positions that are written of ids."""
-        prompts = np.count_nonzero(tokens, axis=1)
-        return prompts * self._answerer.tokens.language_model
-
-    def _shape(self, rows, steps):
-        """The shape of rows of which these positions are written next."""
-        most = max(row.input_tokens for row in rows)
-        return self.search.shape(most, int(max(steps)) + 1)
-
-    def _begun(self, rows, tokens, shape):
-        """The `State` of new rows."""
-        settings = {
-            name: np.stack([row.settings.get(name, default) for row in rows])
-            for name, default in self._defaults.items()
-        }
-        return self.search.begin(shape, tokens, settings)
-
-    def _arrange(self, new, writing):
-        """Makes the state of these rows, in as few places as there may be."""
-        rows = writing + new
-        size = next(size for size in self._sizes if size >= len(rows))
-        kept = [i for i, row in enumerate(self._rows) if row in writing]
-        steps = self._state.steps[kept].tolist() if kept else []
-        if new:
-            tokens = self._read(new)
-            steps += self._first(tokens).tolist()
-        shape = self._shape(rows, steps)
-        parts = [self.search.fit(self._state, shape)] if kept else []
-        if new:
-            parts.append(self._begun(new, tokens, shape))
-        index = kept + [len(self._rows) * bool(kept) + i for i in range(len(new))]
-        left = any(row and row not in writing for row in self._rows)
-        self._state = parts[0]
-        if new or left or size != self._state.size:
-            fill = size - len(index)
-            live = [True] * len(index) + [False] * fill
-            self._state = self.search.merge(parts, index + index[:1] * fill, live)
-            self._rows = [self._rows[i] for i in kept] + new + [None] * fill
-
-    def _write(self, number):
+    def _write(self):
         """Writes some tokens; for returns see `_turn`."""
-        streams = any(row and row.pieces is not None for row in self._rows)
-        steps = _STREAMED_STEPS if streams else _STEPS
-        end = number - max(1, number // _ENDED)
-        decoded, self._state = self.search.write(self._state, steps, end)
-        running = self._state.running
-        ended = [i for i, row in enumerate(self._rows) if row and not running[i]]
-        rows = [self._rows[i] for i in ended]
+        streams = {
+            i: row
+            for i, row in enumerate(self._places.questions)
+            if row and row.pieces is not None
+        }
+        decoded, ended = self._places.write(_STREAMED_STEPS if streams else _STEPS)
         found = []
-        for row, ids in zip(self._rows, decoded.tokens, strict=True):
-            if row and row.pieces is not None:
-                ids = ids[ids > 0]
-                found.append((row, (row.cut.next(ids, row in rows), ids.tolist())))
+        for i, row in streams.items():
+            ids = decoded.tokens[i]
+            ids = ids[ids > 0]
+            found.append((row, (row.cut.next(ids, i in ended), ids.tolist())))
         if ended:
+            rows = self._places.leave(ended)
             of_ended = tf.nest.map_structure(lambda x: x[ended], decoded)
             found += zip(rows, self._answers(rows, of_ended), strict=True)
-        for i in ended:
-            self._rows[i] = None
         return found
 
     def _answers(self, rows, decoded):
@@ -223,7 +180,7 @@ class Writer:
         trimmed = tf.constant([row.trimmed for row in rows])
         found = answers_of(self._answerer, decoded, trimmed)
         for answer, row in zip(found, rows, strict=True):
-            answer["input_tokens"] = row.input_tokens
+            answer["input_tokens"] = row.length
         return found
 
 

@@ -53,20 +53,22 @@ class ContinuousSearch:
         settings: dictionary of numbers of one row, its inputs, see `searchable`.
 
     Attributes:
+        language_model: bool, whether prompt and answer share the positions.
         shapes: list of pairs of ints, the largest first.
         widths: list of ints, what questions are padded to before they are read.
     """
 
     def __init__(self, model, tokens, widths, settings):
         self._model, self._tokens, self._settings = model, tokens, settings
-        longest = tokens.max_length + tokens.language_model * tokens.input_length
+        self.language_model = tokens.language_model
+        longest = tokens.max_length + self.language_model * tokens.input_length
         self._lengths = [turns.room(1, longest)]
         while self._lengths[-1] < longest:
             self._lengths.append(turns.room(self._lengths[-1] + 1, longest))
         # Steps read the whole width, and reading a question costs more than that.
         of_states = sorted({widths[0], widths[-1]}, reverse=True)
         self.shapes = [(w, n) for n in self._lengths[::-1] for w in of_states]
-        self.widths = widths[-1:]
+        self.widths, self._all_widths = widths[-1:], widths
         while len(widths) > 1 and (half := self.widths[0] // 2) >= _SHORTEST:
             self.widths = [half, *self.widths]
         self._graphs, self._programs = {}, {}
@@ -90,7 +92,7 @@ class ContinuousSearch:
         return self.fit(self._begun(width, tokens, settings), shape)
 
     def _begun(self, width, tokens, settings):
-        positions = width + 1 if self._tokens.language_model else 1
+        positions = width + 1 if self.language_model else 1
         length = next(n for n in self._lengths if n >= positions)
         batch = searchable(tf.constant(tokens[:, :width]), settings)
         return State(self._call("begin", (width, length), batch), (width, length))
@@ -108,10 +110,16 @@ class ContinuousSearch:
         rows = self._call(f"merge {len(states)}", (), rows, index, live)
         return State(rows, states[0].shape)
 
-    def write(self, state, steps, running):
-        """Writes tokens, see `turns.Turn`: a `Decoded` of NumPy arrays, the `State`."""
+    def write(self, state, steps, running, xla=False):
+        """Writes tokens, see `turns.Turn`: a `Decoded` of NumPy arrays, the `State`.
+
+        If `xla`, it is compiled first, unless it is already.
+        """
         numbers = tf.constant(steps, tf.int32), tf.constant(running, tf.int32)
-        program = self._programs.get((state.size, state.shape))
+        key = state.size, state.shape
+        if xla and key not in self._programs:
+            self.compile(*key)
+        program = self._programs.get(key)
         if program is not None:
             decoded, rows = program(state.rows, *numbers)
         else:
@@ -137,6 +145,16 @@ class ContinuousSearch:
             self._read(width)
         for shape in self.shapes[1:]:
             self.trace(shape)
+
+    def trace_for(self, lengths):
+        """Makes the graphs that are missing for questions of so many tokens each."""
+        for width in _fitting(self._all_widths, lengths):
+            for n in self._lengths:
+                if (width, n) not in self._made:
+                    self.trace((width, n))
+        for width in _fitting(self.widths, lengths):
+            if width not in self._reads:
+                self._read(width)
 
     def _read(self, width):
         """Makes the graph that reads questions of a width."""
@@ -199,6 +217,11 @@ class ContinuousSearch:
                 return function(*arguments)
 
         return reading
+
+
+def _fitting(sizes, numbers):
+    """Returns the least of `sizes` for each number, without repeats; they rise."""
+    return sorted({min(size for size in sizes if size >= n) for n in numbers})
 
 
 def _of_any_rows(tensors, axes=1):

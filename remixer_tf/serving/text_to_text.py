@@ -3,6 +3,8 @@
 `infer` calls a `TextToText` and `export` saves one, so both give the same answers.
 """
 
+import functools
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -11,20 +13,26 @@ from remixer_tf.data.codec import Codec
 from remixer_tf.data.eval_batches import (
     converter_for,
     padded_lengths,
+    writes_in_float32,
     xla_of_answers,
 )
 from remixer_tf.data.language_model import check_reads_inputs
 from remixer_tf.data.lengths import check_feature_lengths
 from remixer_tf.decoding import check_scores, check_writes, greedy_decode, score
+from remixer_tf.decoding.row_random import seed_words
+from remixer_tf.decoding.row_settings import DTYPES
 from remixer_tf.decoding.sampling import Sampling
 from remixer_tf.engines.backend_engine import engine_of
 from remixer_tf.errors import UserError, check_integers
+from remixer_tf.serving.continuous import ContinuousSearch
+from remixer_tf.serving.places import answer_list
 from remixer_tf.serving.requests import Setting
 from remixer_tf.serving.saved_model import Signatures
 from remixer_tf.serving.text_answers import STRINGS, TextAnswers
 from remixer_tf.serving.token_graph import TokenGraph, searchable
 
 AHEAD = 16  # batches that callers of `answer_all` read before the first answer
+LONG_LIST = 3  # batches, from which on texts take the places of others
 _TARGETS = tf.TensorSpec([None], tf.string, name="targets")
 
 
@@ -169,6 +177,8 @@ class TextToText(TextAnswers):
         xla = xla_of_answers(model, jit_compile)
         self._decode = self._engine.compile(self.tokens.search, any_rows=True, xla=xla)
         self.lengths = [x["inputs"] for x in padded_lengths(model, {"inputs": reads})]
+        self._takes_xla = functools.partial(self._engine.takes_xla, xla)
+        self._search_of = functools.cache(self._search)
 
     def _batch(self, tokens, settings):
         return searchable(tokens[:, : self.padded_length(tokens)], settings)
@@ -177,6 +187,36 @@ class TextToText(TextAnswers):
         """The one of `lengths` that ids `[batch, input_length]` are cut to."""
         longest = np.max(np.flatnonzero(tokens.any(axis=0)), initial=0)
         return next(length for length in self.lengths if longest < length)
+
+    def _answer_long_list(self, texts, batch_size, settings):
+        """Answers texts, of which each takes the place of one that has ended."""
+        # In other precisions another batch may have other answers.
+        fits = not self._no_export() and writes_in_float32(self._model())
+        if not fits or len(texts) < LONG_LIST * batch_size:
+            return None
+        search = self._search_of(frozenset(settings or ()))
+        xla = bool(self._engine.answer_programs) and self._takes_xla()
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        tokens, trimmed = self.tokens_of(tf.constant([texts[i] for i in order]))
+        rows = searchable(tokens, settings)
+        del rows["encoder_input_tokens"]
+        rows = {name: x.numpy() for name, x in rows.items()}
+        try:
+            decoded = answer_list(search, tokens, rows, batch_size, xla)
+        except (UserError, tf.errors.OpError):  # Rows keep in step, or XLA cannot.
+            return None
+        decoded = keras.tree.map_structure(tf.constant, decoded)
+        places = np.argsort(order)
+        answers = self.written(decoded, trimmed)
+        return {name: x.numpy()[places] for name, x in answers.items()}
+
+    def _search(self, names):
+        """The `ContinuousSearch` with inputs of these names."""
+        settings = {
+            name: seed_words(0) if name == "seeds" else np.ones((), DTYPES[name])
+            for name in names
+        }
+        return ContinuousSearch(self._model(), self.tokens, self.lengths, settings)
 
     def _answer(self, inputs):
         """A call as a part of an export's graph."""

@@ -82,7 +82,7 @@ def test_questions_begin_while_others_are_written(run, writer):
         assert answer["input_tokens"] == min(len(text), 23) + 1
     assert any(new and others for new, others in writer.turns)
     assert max(map(sum, writer.turns)) <= SIZES[-1]
-    assert writer._state is None and writer.waiting() == 0
+    assert writer._places.questions == [] and writer.waiting() == 0
 
 
 def test_a_client_that_leaves_makes_room(run, writer):

@@ -4,12 +4,14 @@ import math
 import os
 import re
 import statistics
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from remixer_tf.analysis.comparison import seed_of, spread
-from remixer_tf.errors import UserError, nearest, shorten
+from remixer_tf.errors import StorageError, UserError, nearest, shorten
+from remixer_tf.evaluation.results import with_unit
 from remixer_tf.tables import write_table
 
 _DRAWS = 10_000  # samples with replacement, of a bootstrap
@@ -18,6 +20,7 @@ _COSTS = ("flops_per_token", "flops_per_image", "flops_per_step")
 _HEADER = {
     "contestant": "contestant",
     "seeds": "seeds",
+    "step": "step",
     "mean": "mean",
     "deviation": "deviation",
     "interval": "95% interval",
@@ -36,12 +39,14 @@ class Contestant(NamedTuple):
         values: {seed: float}, the last value of the metric.
         parameters: int, or None.
         flops: float, of matrix products, or None.
+        steps: the steps at which the values were measured, sorted; () if unknown.
     """
 
     title: str
     values: dict
     parameters: float | None
     flops: float | None
+    steps: Sequence = ()
 
 
 def contestants(runs, groups, metric):
@@ -70,9 +75,10 @@ def contestants(runs, groups, metric):
     found = []
     for title, folders in groups.items():
         values = {seed_of(runs[x]) or x: runs[x]["last", key] for x in folders}
+        steps = sorted({runs[x]["last_step", key] for x in folders})
         first = folders[0]
         sizes = number(first, "parameters"), number(first, cost)
-        found.append(Contestant(_title(title, folders), values, *sizes))
+        found.append(Contestant(_title(title, folders), values, *sizes, steps))
     return found, cost
 
 
@@ -144,6 +150,7 @@ def _summary(contestant, first):
     return {
         "contestant": contestant.title,
         "seeds": len(values),
+        "step": _range(contestant.steps),
         "mean": mean,
         "deviation": deviation,
         "interval": interval(values),
@@ -152,6 +159,11 @@ def _summary(contestant, first):
         "paired_seeds": len(apart) or None,
         "parameters": contestant.parameters,
     }
+
+
+def _range(steps):
+    """The least and the largest step: runs may have trained for other times."""
+    return " to ".join(str(step) for step in dict.fromkeys((*steps[:1], *steps[-1:])))
 
 
 def write_contest(found, cost, metric, format, file):
@@ -168,6 +180,7 @@ def write_contest(found, cost, metric, format, file):
         write_table(file, format, "", header, [sum(row, []) for row in cells])
         return
     header = [_HEADER.get(name, name.replace("_", " ")) for name in names]
+    metric = with_unit(metric, *(x for one in found for x in one.values.values()))
     title = f"{metric}: differences are from {first.title}"
     cells = [[_text(row[name], name) for name in names] for row in rows]
     write_table(file, format, title, header, cells)
@@ -197,7 +210,7 @@ def draw_contest(found, cost, metric, path):
     """Draws the metric over FLOPs, or parameters if FLOPs are not known, into a file.
 
     A point has the 95% interval of its mean. Raises a UserError if neither is known of
-    all contestants, or the file's name has no ending of a picture.
+    all contestants, and a StorageError if the file cannot be written.
     """
     from matplotlib.figure import Figure  # late: slow to import
 
@@ -214,11 +227,12 @@ def draw_contest(found, cost, metric, path):
     axis = figure.subplots()
     draw_points(axis, found, places)
     figure.legend(loc="outside lower center", ncols=3, fontsize="small")
-    axis.set(xlabel=label, ylabel=metric)
+    values = [x for one in found for x in one.values.values()]
+    axis.set(xlabel=label, ylabel=with_unit(metric, *values))
     try:
         figure.savefig(path, dpi=150)
-    except ValueError as error:  # matplotlib's, of an unknown ending
-        raise UserError(f"--plot={path}: {error}") from error
+    except OSError as error:
+        raise StorageError(f"--plot={path} cannot be written: {error}.") from error
 
 
 def draw_points(axis, found, places, titles=None, **style):

@@ -353,9 +353,28 @@ def add_contest(parser):
 
 
 def check_contest(options):
-    """Raises a UserError for --plot without --metric."""
-    if options.plot and not options.metric:
+    """Raises a UserError for --plot without --metric, or a path of no picture.
+
+    A sweep says so before hours of training.
+    """
+    if not options.plot:
+        return
+    if not options.metric:
         raise UserError("--plot draws a metric. Name it with --metric.")
+    from matplotlib.figure import Figure  # late: slow to import
+
+    ending = os.path.splitext(options.plot)[1][1:].lower()
+    known = sorted(Figure().canvas.get_supported_filetypes())
+    if ending not in known:
+        raise UserError(
+            f"--plot={options.plot}: the name ends in none of {', '.join(known)}, the "
+            "formats of pictures."
+        )
+    folder = os.path.dirname(options.plot) or "."
+    if not os.path.isdir(folder):
+        raise UserError(
+            f"--plot={options.plot}: there is no folder {folder!r}. Make it first."
+        )
 
 
 def write_runs(runs, groups, options, file):

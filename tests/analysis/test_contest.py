@@ -77,16 +77,43 @@ def test_a_seed_that_diverged_has_no_interval(value, tmp_path, capsys):
     assert rows[1]["difference"] == "1.0"
 
 
+def test_units_and_steps_are_shown(tmp_path, capsys):
+    """1% is no 1.0, and a run that still trains is compared at an earlier step."""
+    runs = [seeded(tmp_path / f"a{i}", i, 1.0, units=True) for i in range(2)]
+    path = tmp_path / "a1" / "eval" / "cogs" / "test"
+    result = json.loads((path / "5" / "metrics.json").read_text())
+    (path / "30").mkdir()
+    (path / "30" / "metrics.json").write_text(json.dumps(result | {"step": 30}))
+    shown = compare(capsys, *runs, "--format=markdown")
+    assert f"{METRIC} (%): differences are from" in shown
+    assert "| 2 | 5 to 30 | 1 |" in shown
+    rows = [*csv.DictReader(compare(capsys, *runs, "--format=csv").splitlines())]
+    assert [row["step"] for row in rows] == ["5 to 30"]
+
+
 def test_one_seed_has_a_mean_alone(runs, capsys):
     rows = [*csv.DictReader(compare(capsys, runs[0], "--format=csv").splitlines())]
-    assert [x for x in rows[0].values() if x] == ["a0", "1", "1.0", "10", "1000000.0"]
+    shown = [x for x in rows[0].values() if x]
+    assert shown == ["a0", "1", "5", "1.0", "10", "1000000.0"]
 
 
 def test_a_plot(runs, capsys, tmp_path):
     compare(capsys, *runs, f"--plot={tmp_path / 'plot.png'}")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match="plot.abc: Format 'abc' is not supported"):
-        compare(capsys, *runs, f"--plot={tmp_path / 'plot.abc'}")
+    for command in ("compare", "sweep"):  # A sweep says so before it trains.
+        for path, message in (
+            ("plot.abc", r"plot.abc: the name ends in none of .*png"),
+            ("plot", "plot: the name ends in none of"),
+            ("none/plot.png", "there is no folder '.*none'. Make it first"),
+        ):
+            arguments = runs if command == "compare" else [f"--model_dir={tmp_path}"]
+            options = f"--metric={METRIC}", f"--plot={tmp_path / path}"
+            with pytest.raises(ValueError, match=message) as error:
+                run_command(command, [*arguments, *options])
+            assert "\n" not in str(error.value)
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(ValueError, match="folder.png cannot be written"):
+        compare(capsys, *runs, f"--plot={tmp_path / 'folder.png'}")
     with pytest.raises(ValueError, match="Name it with --metric"):
         run_command("compare", [runs[0], "--plot=plot.png"])
 

@@ -49,7 +49,11 @@ _SILENT = {
         hf_hub_filename license num_classes origin_url paper_ids paper_name pool_size
         source state_dict tag test_crop_pct test_input_size url label_descriptions notes
         """,
-    "model_args in config.json": "drop_path_rate drop_rate nlhb proj_drop_rate",
+    # Images are resized to the size of the arrays, so that no other size is met.
+    "model_args in config.json": """
+        attn_drop_rate drop_path_rate drop_rate dynamic_img_pad dynamic_img_size
+        fix_init nlhb patch_drop_rate pos_drop_rate proj_drop_rate weight_init
+        """,
     "config_sentence_transformers.json": """
         __version__ model_type prompts similarity_fn_name
         """,

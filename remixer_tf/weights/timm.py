@@ -38,6 +38,16 @@ _ACTIVATIONS = {
 }
 # Arguments of timm's models that arrays have too.
 _SIZES = ("num_classes", "img_size", "in_chans", "patch_size")
+# Arguments that make other equations, or other arrays, and the values of the models
+# here, timm's defaults.
+_DEFAULTS = {
+    "stem_norm": False,
+    **dict.fromkeys(("qkv_bias", "proj_bias", "class_token", "final_norm"), True),
+    **dict.fromkeys(("pre_norm", "qk_norm", "fc_norm", "no_embed_class"), False),
+    **dict.fromkeys(("scale_attn_norm", "scale_mlp_norm"), False),
+    "pos_embed": "learn",
+    "reg_tokens": 0,
+}
 # The heads of ViTs, whose arrays do not tell.
 _HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "huge": 16}
 
@@ -129,7 +139,8 @@ def read_timm(folder):
     num_layers = 1
     while f"blocks.{num_layers}.{family.mlp}.fc1.weight" in files.shapes:
         num_layers += 1
-    image_size = patch_size * math.isqrt(num_tokens - is_vit)
+    side = math.isqrt(num_tokens - is_vit)
+    image_size = patch_size * side
     num_classes = shape("head.weight", 2)[0]
     sizes = (num_classes, image_size, 3, patch_size)
     sizes = dict(zip(_SIZES, sizes, strict=True))
@@ -137,6 +148,12 @@ def read_timm(folder):
     arguments = folder.fields("model_args in config.json", config.get("model_args"))
     heads = _HEADS[architecture.split("_")[1]] if is_vit else None
     heads = heads and integer(arguments, "num_heads", heads)
+    check_fields(arguments, **_DEFAULTS)
+    if side**2 != num_tokens - is_vit:
+        raise UserError(
+            f"{family.tokens} has {num_tokens - is_vit} places of patches, which is no "
+            "square. Images are square here."
+        )
     activation = _activation(folder, arguments, sizes, family.timm_pool)
     check_fields(config, num_classes=num_classes, global_pool=family.timm_pool)
     cfg = config.get("pretrained_cfg")
@@ -190,10 +207,11 @@ def _activation(folder, arguments, sizes, pool):
     `sizes` are those of the arrays. An argument changes the model, so that an unknown
     one is an error.
     """
-    given = arguments.get("img_size")
-    if isinstance(given, (list, tuple)) and len({*given}) == 1:
-        arguments["img_size"] = given[0]
-    check_fields(arguments, **sizes, stem_norm=False, global_pool=pool)
+    for name in ("img_size", "patch_size"):
+        given = arguments.get(name)
+        if isinstance(given, list) and given == given[:1] * 2:
+            arguments[name] = given[0]
+    check_fields(arguments, **sizes, global_pool=pool)
     name = word(arguments, "act_layer", "gelu", _ACTIVATIONS)
     arguments.get("mlp_ratio")  # The arrays have the widths.
     if unknown := folder.unread_fields("model_args in config.json"):

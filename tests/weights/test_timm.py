@@ -193,6 +193,10 @@ def test_image_models(tmp_path, name, act):
             "act_layer": act.__name__,
             "embed_dim": 6,
             "img_size": [4, 4],
+            "patch_size": [PATCH, PATCH],
+            # timm's defaults, and what is of training alone
+            **{"qkv_bias": True, "class_token": True, "pos_embed": "learn"},
+            **{"attn_drop_rate": 0.1, "pos_drop_rate": 0.1, "weight_init": "jax"},
             **heads,
         },
     )
@@ -248,6 +252,30 @@ def test_settings_that_the_models_here_lack(tmp_path, config, message):
     with pytest.raises(ValueError, match=message) as error:
         read_source(str(tmp_path))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        *[(x, False) for x in ("qkv_bias", "proj_bias", "class_token", "final_norm")],
+        *[(x, True) for x in ("no_embed_class", "pre_norm", "qk_norm", "fc_norm")],
+        *[("pos_embed", "none"), ("reg_tokens", 4), ("scale_attn_norm", True)],
+    ],
+)
+def test_arguments_of_another_vit(tmp_path, name, value):
+    """Also if it is false, where timm's default is true, and the arrays say nothing."""
+    args = {"num_heads": HEADS, name: value}
+    write(tmp_path, "vit_base_patch2_4", made_up_weights("vit"), model_args=args)
+    with pytest.raises(ValueError, match=f"{name} must be .*, as it is here"):
+        read_source(str(tmp_path))
+
+
+def test_patches_that_make_no_square(tmp_path):
+    weights = made_up_weights("vit")
+    weights["pos_embed"] = weights["pos_embed"][:, :-1]
+    write(tmp_path, "deit_tiny_patch2_4", weights)
+    with pytest.raises(ValueError, match="pos_embed has 3 places .* no square"):
+        read_source(str(tmp_path))
 
 
 def test_settings_that_change_nothing_are_named_once(tmp_path):

@@ -1,5 +1,6 @@
 """Tables and texts that are streamed, compared with the same held in memory."""
 
+import functools
 import gzip
 import json
 
@@ -175,6 +176,32 @@ def test_bad_rows(tmp_path, caplog):
     assert read(skipping) == ROWS[:1_499] + ROWS[1_500:1_699] + ROWS[1_700:]
     (text,) = [x.getMessage() for x in caplog.records if "skipped" in x.getMessage()]
     assert "2 of 2,500 rows are bad and skipped" in text and "line 1701" in text
+
+
+@pytest.mark.parametrize(
+    "first, problem",
+    [
+        ('{"n": 1, "text": "a"}', "empty target"),
+        ('{"square": 1}', "no value of "),
+        ("{bad", "malformed JSON"),
+        ("[1]", "no JSON object"),
+    ],
+)
+def test_a_first_row_that_is_bad_is_one_bad_row(tmp_path, first, problem, caplog):
+    """Its columns are not those of the file, held in memory or streamed."""
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{first}\n{text_of('jsonl', ROWS[:9])}")
+    for streamed in (True, False):
+        caplog.clear()
+        of = functools.partial(task, {"train": path}, streamed=streamed)
+        with pytest.raises(UserError, match=f"train, {problem}.*line 1 of"):
+            read(of())
+        assert read(of(on_bad_rows="skip")) == ROWS[:9]
+        assert "1 of 10 rows are bad and skipped" in caplog.text
+    path.write_text("{bad\n")
+    for streamed in (True, False):
+        with pytest.raises(UserError, match="1 of 1 rows are bad: train, malformed"):
+            read(task({"train": path}, streamed=streamed))
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ class KerasModel(SavesParts, keras.Model):
         """Keras' data, with a batch's own targets where only its rows have weights.
 
         The ids that the model reads are checked, and if the loss reads ids, targets;
-        those of a stream batch by batch.
+        those of a stream batch by batch, see `streams.checked`.
         """
         if of_ids:
             self._check_kind(_own_targets(*streams.first_batch(x, y, rows))[0])

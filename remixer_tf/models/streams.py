@@ -1,8 +1,12 @@
-"""Data that Keras reads batch by batch: a Dataset, a `PyDataset` or a generator."""
+"""Data that Keras reads batch by batch: a Dataset, a generator or another."""
 
+import copy
 import types
+import warnings
 
 import keras
+
+_OF_GRAIN = "MapDataset", "IterDataset", "DataLoader"
 
 
 def first_batch(x, y=None, rows=None):
@@ -22,6 +26,9 @@ def checked(x, check):
     """Returns the stream, which calls `check(x, y, sample_weight)` of each batch.
 
     `check` receives arrays. Other data are returned as they are.
+
+    Warns:
+        UserWarning: the stream's batches cannot be seen.
     """
 
     def checks(batch):
@@ -34,7 +41,42 @@ def checked(x, check):
         return _Checked(x, checks)
     if hasattr(x, "element_spec") and hasattr(x, "map"):
         return _checked_dataset(x, checks)
+    if _is_of(x, "torch.utils.data", "DataLoader"):
+        return _checked_loader(x, checks)
+    distributed = "DistributedDataset", "DistributedDatasetsFromFunction"
+    if _is_of(x, "tensorflow", *distributed) or _is_of(x, "grain", *_OF_GRAIN):
+        warnings.warn(
+            f"The ids in a {type(x).__name__} are not compared with the model's "
+            "vocab_size or num_classes: an unknown one may give NaN or another row. "
+            "The ids of a tf.data.Dataset are, and Keras distributes it, too.",
+            stacklevel=5,
+        )
     return x
+
+
+def _is_of(x, module, *names):
+    """Whether a class of x has one of the names and comes from a module, as in Keras.
+
+    The library may not be installed, so none is imported.
+    """
+    kinds = type(x).__mro__
+    return any(k.__name__ in names and module in k.__module__ for k in kinds)
+
+
+def _checked_loader(loader, checks):
+    """A copy of a PyTorch loader that compares each batch before it yields it."""
+    kind = type(loader)
+
+    def batches(self):
+        for batch in kind.__iter__(self):
+            # Keras would make a tuple of a dictionary's keys.
+            batch = (batch,) if isinstance(batch, dict) else batch
+            checks(keras.tree.map_structure(lambda x: x.cpu().numpy(), batch))
+            yield batch
+
+    loader = copy.copy(loader)
+    loader.__class__ = type(kind.__name__, (kind,), {"__iter__": batches})
+    return loader
 
 
 class _Checked(keras.utils.PyDataset):

@@ -1,6 +1,8 @@
 """Models as Keras teaches: `fit`, `save`, `load_model`, `get_config`."""
 
 import functools
+import sys
+import types
 
 import keras
 import numpy as np
@@ -288,7 +290,60 @@ def dataset(*batches):
     return tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=specs)
 
 
-@pytest.mark.parametrize("stream", [dataset, Batches, lambda *b: (x for x in b)])
+class Tensor(np.ndarray):
+    """An array with PyTorch's names: the library is no dependency."""
+
+    def cpu(self):
+        return self
+
+    def numpy(self):
+        return np.asarray(self)
+
+
+class DataLoader:
+    """The part of PyTorch's that Keras and `streams` read."""
+
+    batch_size = None
+
+    def __init__(self, *batches):
+        self.dataset = batches
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __iter__(self):
+        for batch in self.dataset:
+            yield keras.tree.map_structure(lambda x: x.view(Tensor), batch)
+
+
+DataLoader.__module__ = "torch.utils.data.dataloader"
+
+
+@pytest.fixture
+def torch_loader(monkeypatch):
+    """Keras imports torch for a loader of its."""
+    data = types.SimpleNamespace(DataLoader=DataLoader)
+    torch = types.SimpleNamespace(utils=types.SimpleNamespace(data=data))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+
+def test_ids_of_a_distributed_dataset_are_not_checked_and_it_says_so():
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("a Dataset of TensorFlow's devices")
+    model = tiny_encoder("bert", functools.partial(ClassificationHead, 3))
+    model.compile("sgd")
+    ones = np.ones([2, 8], "int32")
+    data = tf.data.Dataset.from_tensors(({"encoder_input_tokens": ones}, ones[:, 0]))
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    data = strategy.experimental_distribute_dataset(data)
+    with pytest.warns(UserWarning, match="in a DistributedDataset are not compared"):
+        model.evaluate(data, verbose=0)
+
+
+@pytest.mark.usefixtures("torch_loader")
+@pytest.mark.parametrize(
+    "stream", [dataset, Batches, lambda *b: (x for x in b), DataLoader]
+)
 def test_ids_of_a_stream_are_checked_batch_by_batch(stream):
     model = tiny_encoder("bert", functools.partial(ClassificationHead, 3))
     model.compile("sgd", run_eagerly=keras.backend.backend() == "tensorflow")

@@ -52,7 +52,7 @@ def make_place():
     try:
         _place = tempfile.mkdtemp(prefix=_PLACE)
         with contextlib.suppress(OSError):  # a file system without locks
-            _lock(_place)
+            lock(_place)
         full = shutil.disk_usage(_place).free < _ROOM
     except OSError as error:
         _say(error)
@@ -74,7 +74,7 @@ def find():
     if _place is None or not are_wanted():
         return None
     try:
-        _remove_abandoned(os.path.dirname(_place))
+        remove_abandoned(os.path.dirname(_place), _PLACE)
         store = _store("tensorflow")
         _link(store, _place)
     except OSError as error:
@@ -84,7 +84,7 @@ def find():
     return store
 
 
-def _lock(place):
+def lock(place):
     """Locks a folder until this process ends, or closes what this returns, an int.
 
     Raises an OSError if another process has locked it.
@@ -100,8 +100,10 @@ def _lock(place):
     return descriptor
 
 
-def _remove_abandoned(parent):
+def remove_abandoned(parent, start):
     """Removes this user's folders of links whose processes were killed.
+
+    Their names have the same `start`.
 
     No process has locked them. They are a day old: a newer one may be about to be
     locked.
@@ -110,12 +112,12 @@ def _remove_abandoned(parent):
     import time
 
     for entry in os.scandir(parent):
-        if not entry.name.startswith(_PLACE):
+        if not entry.name.startswith(start):
             continue
         with contextlib.suppress(OSError):  # locked, or another process removes it
             found = entry.stat(follow_symlinks=False)
             if found.st_uid == os.geteuid() and time.time() - found.st_mtime > _DAY:
-                descriptor = _lock(entry.path)
+                descriptor = lock(entry.path)
                 shutil.rmtree(entry.path, ignore_errors=True)
                 os.close(descriptor)
 
@@ -213,7 +215,7 @@ def _link(store, place):
     first.
     """
     left = _MOST_BYTES
-    for path in _newest_first(store):
+    for path in newest_first(store):
         name, _, digest = os.path.basename(path).rpartition(".")
         link = os.path.join(place, name)
         with contextlib.suppress(FileNotFoundError):
@@ -224,7 +226,7 @@ def _link(store, place):
                 os.symlink(path, link)
 
 
-def _newest_first(store):
+def newest_first(store):
     """Returns the paths of a folder's files."""
     ages = {}
     for entry in os.scandir(store):
@@ -267,7 +269,7 @@ def _whole_programs(folder):
     import time
 
     whole = set()
-    for path in _newest_first(folder):
+    for path in newest_first(folder):
         with contextlib.suppress(FileNotFoundError):  # Another process removes it too.
             if path.endswith(_OF_JAX):
                 try:
@@ -289,7 +291,7 @@ def _note_digests(owner, folder, before):
     if os.getpid() != owner:
         return
     with contextlib.suppress(OSError):  # a full disk, or a folder that has gone
-        for path in {*_newest_first(folder)} - before:
+        for path in {*newest_first(folder)} - before:
             if path.endswith(_OF_JAX):
                 new = os.path.join(folder, f"{_NEW}{owner}")
                 with open(new, "w") as file:

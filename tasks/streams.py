@@ -6,11 +6,15 @@ alone, and from any position that a checkpoint holds. The file is kept for later
 processes, and written again when its source has changed.
 
 The files are in the folder `tables` of REMIXER_TF_CACHE, by default
-~/.cache/remixer_tf. If that variable is empty, they are in a temporary folder of the
-process.
+~/.cache/remixer_tf. If they take more than 32 GiB, those that were not used for the
+longest time go, but for the files of the process that writes. If that variable is
+empty, they are in a temporary folder of the process.
+
+A process reads them by links of its own, so another one may remove them.
 """
 
 import atexit
+import contextlib
 import functools
 import hashlib
 import json
@@ -27,13 +31,15 @@ from remixer_tf.arguments import Factory, Texts, checked
 from remixer_tf.checkpoints.whole_folder import whole_file
 from remixer_tf.data.file_states import file_state
 from remixer_tf.data.numbered_files import records
-from remixer_tf.errors import StorageError, UserError
-from remixer_tf.programs import cache_folder
+from remixer_tf.errors import StorageError, UserError, shorten
+from remixer_tf.programs import cache_folder, lock, newest_first, remove_abandoned
 
 _IN_TURN = 16  # files that are read in turn, as by seqio
 _PARALLEL_CALLS = 32
 _LARGE = 2**28  # bytes
 _SHOWN = 2**24  # bytes of a file that takes some seconds
+_MOST_BYTES = 2**35  # of all files
+_READER, _END = "reader-", ".tfrecord"
 
 
 def is_streamed(streamed, files):
@@ -106,6 +112,8 @@ class StreamedRows(seqio.DataSource):
             )
         own = [""] * len(files)
         own[index::hosts] = [self._converted(split, x) for x in files[index::hosts]]
+        if not any(map(os.path.getsize, own[index::hosts])):
+            raise UserError(f"{split} has no rows: {shorten(files[index::hosts])}.")
         numbers = tf.data.Dataset.range(len(files)).shard(hosts, index)
         if shuffle:
             numbers = numbers.shuffle(len(files), seed=seed)
@@ -127,15 +135,17 @@ class StreamedRows(seqio.DataSource):
         """Returns the path of a file's rows as TFRecord, and writes it if missing."""
         before = file_state(path)
         place = _digest([__version__, split, before[0], self.settings])
-        target = os.path.join(_folder(), f"{place}-{_digest(before)}.tfrecord")
-        if os.path.exists(target):
-            return target
+        folder = _folder()
+        target = os.path.join(folder, f"{place}-{_digest(before)}{_END}")
+        link = os.path.join(_links(folder), os.path.basename(target))
+        if found := _linked(target, link):
+            return found
         if before[1] and before[1] > _SHOWN:
             logging.warning(
                 "%s is read once, and its rows are kept in %s", path, target
             )
-        for old in tf.io.gfile.glob(os.path.join(_folder(), f"{place}-*")):
-            tf.io.gfile.remove(old)
+        for old in tf.io.gfile.glob(os.path.join(folder, f"{place}-*{_END}")):
+            _remove(old)
         with whole_file(target) as written:
             with tf.io.TFRecordWriter(written) as file:
                 for row in self._read(split, path):
@@ -144,7 +154,9 @@ class StreamedRows(seqio.DataSource):
                 raise UserError(
                     f"{path} has changed while it was read. Write it first, then start."
                 )
-        return target
+        found = _linked(target, link)
+        _remove_oldest(folder)
+        return found
 
     def _example(self, row):
         example = tf.train.Example()
@@ -160,6 +172,58 @@ class StreamedRows(seqio.DataSource):
 def _digest(value):
     text = json.dumps(value, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _linked(target, link):
+    """Returns a name that this process reads a file by; None if it is missing."""
+    if os.path.exists(link):
+        return link
+    try:
+        os.utime(target)
+        os.link(target, link)
+    except FileNotFoundError:
+        return None
+    except OSError:  # a file system without links
+        return target
+    return link
+
+
+@functools.cache
+def _links(folder):
+    """Makes a folder for this process' links to the files of a folder."""
+    remove_abandoned(folder, _READER)
+    place, owner = tempfile.mkdtemp(prefix=_READER, dir=folder), os.getpid()
+    with contextlib.suppress(OSError):  # a file system without locks
+        lock(place)
+
+    @atexit.register
+    def leave():
+        if os.getpid() == owner:
+            shutil.rmtree(place, ignore_errors=True)
+
+    return place
+
+
+def _remove_oldest(folder):
+    """Removes the files that were used the longest ago while there are too many."""
+    own = {*os.listdir(_links(folder))}
+    kept = [path for path in newest_first(folder) if path.endswith(_END)]
+    left = sum(map(_size, kept)) - _MOST_BYTES
+    for path in reversed(kept):
+        if left > 0 and os.path.basename(path) not in own:
+            left -= _size(path)
+            _remove(path)
+
+
+def _size(path):
+    with contextlib.suppress(FileNotFoundError):  # Another process removes it too.
+        return os.path.getsize(path)
+    return 0
+
+
+def _remove(path):
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(path)
 
 
 @functools.cache

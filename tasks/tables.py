@@ -243,7 +243,7 @@ def _stream(table, split, path):
     """Yields the rows of a file that a split has, see `StreamedRows`."""
     name, _, *templates, rows = json.loads(table)
     options = rows["header"], rows["columns"], sum(map(template_columns, templates), [])
-    _check_same_columns(path, _shards(table, split)[0], options)
+    _check_same_columns(path, _shards(table, split), options)
     file = TableFile(path, *options)
     bad, total = collections.defaultdict(list), 0
     how, skip = "TableRows.on_bad_rows = 'skip'", rows["on_bad_rows"] == "skip"
@@ -264,14 +264,22 @@ def _stream(table, split, path):
     report_bad_rows(name, bad, {split: path}, total, how, skip)
 
 
-def _check_same_columns(path, first, options):
-    """Raises a UserError if a shard of TSV or CSV has not the columns of the first."""
-    names, expected = TableFile(path, *options).names, TableFile(first, *options).names
-    if isinstance(names, list) and names != expected:
-        raise UserError(
-            f"{path} has other columns than {first}. {describe_columns(names)} "
-            f"Expected: {', '.join(expected)}."
-        )
+def _check_same_columns(path, shards, options):
+    """Raises a UserError if a shard of TSV or CSV has not the columns of the first.
+
+    Shards without a line have none.
+    """
+    names = TableFile(path, *options).names
+    if not isinstance(names, list) or not names:
+        return
+    for first in shards:
+        if first == path or names == (expected := TableFile(first, *options).names):
+            return
+        if expected:
+            raise UserError(
+                f"{path} has other columns than {first}. {describe_columns(names)} "
+                f"Expected: {', '.join(expected)}."
+            )
 
 
 def _drawn(path, number, rows):

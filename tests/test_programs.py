@@ -160,12 +160,12 @@ def test_folders_of_killed_processes_go_a_day_later(find, tmp_path):
         (tmp_path / name / "link").symlink_to(tmp_path / "another")
     for name in (killed, lives, "another"):
         os.utime(tmp_path / name, (1, 1))
-    descriptor = programs._lock(tmp_path / lives)
+    descriptor = programs.lock(tmp_path / lives)
     find(tmp_path / "store")
     others = {"another", "place", "store", new}
     assert {path.name for path in tmp_path.iterdir()} == {lives, *others}
     os.close(descriptor)
-    programs._remove_abandoned(tmp_path)
+    programs.remove_abandoned(tmp_path, programs._PLACE)
     assert {path.name for path in tmp_path.iterdir()} == others
     assert (tmp_path / "another" / "link").is_symlink()
 

@@ -3,6 +3,7 @@
 import functools
 import gzip
 import json
+import os
 
 import numpy as np
 import pyarrow
@@ -16,6 +17,7 @@ from remixer_tf.data.failures import reading
 from remixer_tf.data.lengths import LongExamples
 from remixer_tf.data.pipeline import Batching, train_dataset
 from remixer_tf.errors import UserError
+from remixer_tf.programs import newest_first
 from remixer_tf.tasks import streams, tables
 from remixer_tf.tasks.table_files import TableFile
 from remixer_tf.tasks.tables import TableRows, table_task
@@ -246,19 +248,88 @@ def test_a_file_that_grows_while_it_is_read(tmp_path, monkeypatch):
         read(task({"train": path}))
 
 
-def test_rows_are_kept_until_the_file_changes(tmp_path, monkeypatch):
-    monkeypatch.setattr(streams, "_folder", lambda: str(tmp_path / "kept"))
-    (tmp_path / "kept").mkdir()
+def kept(folder):
+    """The files of rows in a folder, the newest first."""
+    return [path for path in newest_first(folder) if path.endswith(".tfrecord")]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder that rows are kept in."""
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    monkeypatch.setattr(streams, "_folder", lambda: str(folder))
+    return str(folder)
+
+
+def test_rows_are_kept_until_the_file_changes(tmp_path, monkeypatch, place):
     write(tmp_path / "a.csv", ROWS[:9])
     rows = task({"train": tmp_path / "a.csv"})
     assert read(rows) == ROWS[:9]
-    (first,) = (tmp_path / "kept").iterdir()
+    (first,) = kept(place)
     monkeypatch.setattr(rows.source, "_read", None)  # It is not read again.
-    assert read(rows) == ROWS[:9]
+    dataset = rows.source.get_dataset("train", shuffle=False).repeat(2)
+    iterator = dataset.as_numpy_iterator()
+    next(iterator)
     write(tmp_path / "a.csv", ROWS[:10])
     assert read(task({"train": tmp_path / "a.csv"})) == ROWS[:10]
-    (second,) = (tmp_path / "kept").iterdir()
-    assert first.name[:24] == second.name[:24] and first != second
+    (second,) = kept(place)
+    assert first.rpartition("-")[0] == second.rpartition("-")[0] and first != second
+    assert len(list(iterator)) == 17  # What reads the old rows goes on.
+
+
+def test_processes_that_read_a_file_at_once(tmp_path, monkeypatch, place):
+    """Another process begins, and ends, while this one writes the rows."""
+    write(tmp_path / "a.csv", ROWS[:9])
+    first, second = (task({"train": tmp_path / "a.csv"}) for _ in range(2))
+    own = first.source._read
+
+    def rows(split, path):
+        for number, row in enumerate(own(split, path)):
+            if number == 5:
+                with monkeypatch.context() as other:
+                    name = "remixer_tf.checkpoints.whole_folder.temporary_name"
+                    other.setattr(name, "{}.writing-other".format)
+                    assert read(second) == ROWS[:9]
+            yield row
+
+    first.source._read = rows
+    assert read(first) == ROWS[:9]
+
+
+def test_the_oldest_rows_go_when_there_are_too_many(tmp_path, monkeypatch, place):
+    for name, used in ("old", 1), ("new", 2):
+        path = tmp_path / "kept" / f"{name}.tfrecord"
+        path.write_bytes(bytes(1000))
+        os.utime(path, (used, used))
+    for part in range(3):
+        write(tmp_path / f"{part}.csv", ROWS[:9])
+    rows = task({"train": tmp_path / "*.csv"})
+    read(rows)
+    assert len(kept(place)) == 5
+    own = sum(map(os.path.getsize, kept(place)[:3]))
+    monkeypatch.setattr(streams, "_MOST_BYTES", own + 1500)
+    write(tmp_path / "2.csv", ROWS[:9][::-1])
+    read(rows)
+    assert [*map(os.path.basename, kept(place))][3:] == ["new.tfrecord"]
+    monkeypatch.setattr(streams, "_MOST_BYTES", 1)  # less than this process reads
+    write(tmp_path / "2.csv", ROWS[:9])
+    assert len(read(rows)) == 27 and len(kept(place)) == 3
+
+
+@pytest.mark.parametrize("first, second", [("", ROWS[:5]), (ROWS[:5], "")])
+def test_empty_shards(tmp_path, first, second):
+    for name, rows in zip("ab", (first, second), strict=True):
+        path = tmp_path / f"{name}.csv"
+        write(path, rows) if rows else path.write_text("")
+    assert read(task({"train": tmp_path / "*.csv"})) == ROWS[:5]
+
+
+@pytest.mark.parametrize("text", ["", "n,text,square\n"])
+def test_no_rows_at_all(tmp_path, text):
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(UserError, match="train has no rows: .*a.csv"):
+        read(task({"train": tmp_path / "a.csv"}))
 
 
 def test_large_files_are_streamed(tmp_path, monkeypatch):

@@ -6,7 +6,9 @@ commands. The module has `add_arguments(parser)` and `run(options)`.
 
 import argparse
 import contextlib
+import hashlib
 import importlib
+import json
 import linecache
 import os
 import re
@@ -270,7 +272,8 @@ def add_rows(parser, targets=False):
 
 def check_rows(options):
     """Raises a UserError for options that need --beam, or that --beam needs."""
-    names = [x for x in ("inputs", "targets", "shard_rows") if getattr(options, x, 0)]
+    given = {x: getattr(options, x, None) for x in ("inputs", "targets", "shard_rows")}
+    names = [name for name, value in given.items() if value is not None]
     if not options.beam and names:
         raise UserError(f"--{names[0]} is for the rows of a table: add --beam.")
     if options.beam and "-" in (options.input or "-", options.output):
@@ -280,41 +283,66 @@ def check_rows(options):
         )
 
 
-def answer_rows(options, kind, task, load):
+def answer_rows(options, settings, kind, columns, load):
     """Writes the answers to the rows of tables; shows their numbers.
 
     Args:
         options: those of `add_rows`, and of a run.
+        settings: the `Configuration` of the run. Its `table_task` may have texts of
+            rows.
         kind: str, the start of the files' names.
-        task: the run's task, whose `table_task` may have texts of rows.
+        columns: names of the answers' columns.
         load: see `answer_parts`.
     """
     from remixer_tf.checkpoints import reading
+    from remixer_tf.checkpoints.checksums import written_checksums
     from remixer_tf.checkpoints.paths import locate
     from remixer_tf.pipelines import beam_options
+    from remixer_tf.run import Run
     from remixer_tf.serving.table_rows import TableJob
+    from remixer_tf.tasks.opening import plain_name
+    from remixer_tf.training.run_folder import RunLock, folder_of_run
 
     beam_options(options.beam_arguments)  # Mistakes first.
-    if reading.available_steps(reading.checkpoint_directory(options.model_dir)):
+    weights = options.model_dir
+    checkpoints = reading.checkpoint_directory(options.model_dir)
+    if reading.available_steps(checkpoints):
         # Training may go on, and all workers read one checkpoint.
         options.step = reading.choose_step(options.model_dir, options.step)
+        weights = reading.checkpoint_path(checkpoints, options.step)
+    task = settings.call(Run).get_task()
     of_task = getattr(getattr(task, "source", None), "settings", None) or {}
+    if plain_name(options.input).endswith(".txt"):
+        of_task = {}  # Lines are texts already.
     templates = [
-        getattr(options, name) or of_task.get(name) or f"{{{name}}}"
+        own if own is not None else of_task.get(name) or f"{{{name}}}"
         for name in ("inputs", "targets")
+        for own in [getattr(options, name, None)]
         if hasattr(options, name)
     ]
     asked = {"model_dir": options.model_dir, "step": options.step}
-    asked |= {"bindings": options.gin_bindings, "on_long": options.on_long}
-    asked["scores"] = getattr(options, "scores", False)
-    rows = options.shard_rows or 10_000
-    job = TableJob(locate(options.input), options.output, templates, kind, rows, asked)
-    from remixer_tf.serving.beam_rows import answer_parts
+    asked |= {"on_long": options.on_long, "scores": "scores" in columns}
+    asked["configuration"] = _digest(settings.text(defaults=False))
+    asked["weights"] = _digest(json.dumps(written_checksums(weights), sort_keys=True))
+    rows, output = options.shard_rows or 10_000, options.output
+    with (
+        folder_of_run(output, "--output"),
+        RunLock(output, does="answers rows", option="--output"),
+    ):
+        job = TableJob(
+            locate(options.input), output, templates, kind, rows, asked, columns
+        )
+        from remixer_tf.serving.beam_rows import answer_parts
 
-    answer_parts(job, load, options.beam_arguments)
-    found = job.finish()
+        answer_parts(job, load, options.beam_arguments)
+        found = job.finish()
     numbers = ", ".join(f"{number:,} {name}" for name, number in found.items())
-    console.say(f"{options.output}: {numbers}", "result", fields=found)
+    console.say(f"{output}: {numbers}", "result", fields=found)
+
+
+def _digest(text):
+    """Returns the first 16 hexadecimal digits of a text's SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def add_pattern(parser, example):

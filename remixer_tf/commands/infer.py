@@ -46,12 +46,17 @@ def run(options):
             "--gin_file and --gin out, or give the run as --model_dir."
         )
     settings = configuration.read_run(options, devices="asked")
-    from remixer_tf.run import Run
     from remixer_tf.serving.lines import answer_lines, open_input, open_output, prompt
 
     if options.beam:
         load = functools.partial(_load_for_rows, options)
-        answer_rows(options, "answers", settings.call(Run).get_task(), load)
+        answer_rows(
+            options,
+            settings,
+            "answers",
+            ["outputs"] + ["scores"] * options.scores,
+            load,
+        )
         return
     with open_input(options.input) as lines, open_output(options.output) as output:
         model = _load(settings, options)

@@ -59,8 +59,10 @@ def run(options):
     from remixer_tf.serving.text_scorer import text_scorer
 
     if options.beam:
+        from remixer_tf.serving.table_rows import SCORES
+
         load = functools.partial(_load_for_rows, options)
-        answer_rows(options, "scores", settings.call(Run).get_task(), load)
+        answer_rows(options, settings, "scores", SCORES, load)
         return
     with (
         lines.open_input(options.input or "-") as file,

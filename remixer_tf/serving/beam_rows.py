@@ -15,10 +15,10 @@ def answer_parts(job, load, arguments):
             in a process, and returns the argument `answer` of `TableJob.write`.
         arguments: list of str, Beam's options.
     """
-    parts = job.missing()
-    if parts:
+    stretches = job.stretches()
+    if stretches:
         with pipeline(arguments, f"writing to {job.output}") as started:
-            rows = started | beam.Create(parts) | beam.Reshuffle()
+            rows = started | beam.Create(stretches) | beam.Reshuffle()
             rows | f"write {job.kind}" >> beam.ParDo(_Write(job, load))
 
 
@@ -29,5 +29,5 @@ class _Write(beam.DoFn):
     def setup(self):
         self._answer = self._shared.acquire(self._load)
 
-    def process(self, part):
-        self._job.write(part, self._answer)
+    def process(self, parts):
+        self._job.write(parts, self._answer)

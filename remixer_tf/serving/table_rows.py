@@ -19,13 +19,13 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from remixer_tf.checkpoints.whole_folder import (
-    describe,
     finite,
     read_json,
+    whole_file,
     write_json,
     write_whole,
 )
-from remixer_tf.errors import UserError, shorten
+from remixer_tf.errors import StorageError, UserError, shorten
 from remixer_tf.serving.text_to_text import AHEAD
 from remixer_tf.tasks.cells import cell_text, is_utf8
 from remixer_tf.tasks.opening import open_text, plain_name
@@ -38,14 +38,15 @@ from remixer_tf.tasks.table_files import (
 )
 from remixer_tf.tasks.tables import fill, template_columns
 
+SCORES = "log_likelihood", "tokens", "greedy"
 _PLAN, _SUMMARY, _BAD, _PARTS = "plan.json", "summary.json", "bad_rows.jsonl", "parts"
-_WRITER = "writer.json"
 _FIRST = 100  # records that show which columns there are
 _AT_ONCE = 64 * AHEAD  # records that are sorted by length
+_STRETCHES = 64  # of a file; each reads all that is before it
 
 
 class Part(NamedTuple):
-    """Records of a file that one worker answers, written to one file."""
+    """Records of a file that are answered into one file."""
 
     file: int  # its place among the input's files
     number: int  # from 0, in the file
@@ -62,7 +63,7 @@ class Part(NamedTuple):
 class TableJob:
     """What is asked of a table, and the folder that the answers go to.
 
-    It can be pickled.
+    It can be pickled. One process at a time has a job in a folder, see `RunLock`.
 
     Args:
         input: str, a file, a folder or a pattern, see `read_table`; or of .txt files,
@@ -72,27 +73,33 @@ class TableJob:
             `table_task`. Lines of .txt files need none.
         kind: str, the start of the files' names.
         rows: int, records in a part.
-        asked: dictionary of what else the answers depend on.
+        asked: dictionary of what else the answers depend on, for JSON.
+        columns: names of the answers' columns, which the table may not have.
 
     Raises:
         FileNotFoundError: no file has such a name.
-        ValueError: the folder has answers of another job, or one that goes on, or the
-            first row lacks a column.
+        ValueError: the folder has answers of another job, or the first rows lack a
+            column.
     """
 
-    def __init__(self, input, output, templates, kind, rows, asked):
+    def __init__(self, input, output, templates, kind, rows, asked, columns=()):
         self.output, self.templates, self.kind = output, templates, kind
+        self._columns = columns
         files = shards_of(input)
-        self._claim()
         asked = {"templates": templates, "rows": rows, **asked}
-        plan = {"asked": asked, "files": self._describe(files)}
-        self._compare(read_json(self._path(_PLAN)), plan)
+        before = self._saved(asked)
+        plan = {"asked": asked, "files": self._describe(files, before)}
+        self._compare(before, plan["files"])
+        if not tf.io.gfile.exists(self._path(_SUMMARY)):
+            tf.io.gfile.makedirs(self._path(_PARTS))
         write_json(self._path(_PLAN), plan)
         self.damaged = {
             path: described["error"]
             for path, described in plan["files"].items()
             if "error" in described
         }
+        self._files = plan["files"]
+        self._names = dict(zip(self._files, _short_names([*self._files]), strict=True))
         self.parts = [
             Part(file, number, path, first, min(rows, described["records"] - first))
             for file, (path, described) in enumerate(plan["files"].items())
@@ -102,74 +109,23 @@ class TableJob:
     def _path(self, *names):
         return os.path.join(self.output, *names)
 
-    def _claim(self):
-        """Makes the folder, and notes that this process writes into it."""
-        if tf.io.gfile.exists(self.output) and not tf.io.gfile.isdir(self.output):
-            raise UserError(f"--output must be a folder. {self.output!r} is a file.")
-        tf.io.gfile.makedirs(self._path(_PARTS))
-        writer = read_json(self._path(_WRITER))
-        if (
-            writer
-            and writer["pid"] != os.getpid()
-            and describe(writer["pid"]) == writer
-        ):
-            raise UserError(
-                f"the process {writer['pid']} writes to {self.output} now. Wait for "
-                "it, or choose another folder."
-            )
-        write_json(self._path(_WRITER), describe(os.getpid()))
-
-    def _describe(self, files):
-        """Returns {path: records, size and time, or an error} of the input's files."""
-        found = {}
-        for path in files:
-            try:
-                stat = tf.io.gfile.stat(path)
-                file = open_rows(path, self.templates)
-                records = file.count()
-                found[path] = {"bytes": stat.length, "modified": stat.mtime_nsec}
-                found[path]["records"] = records
-            except UserError as error:
-                found[path] = {"error": str(error)}
-                continue
-            for _ in itertools.islice(file.records(), _FIRST):  # JSON has no header
-                pass
-            self._check_columns(file, records)
-        return found
-
-    def _check_columns(self, file, records):
-        for template in self.templates if records else ():
-            for name in template_columns(template):
-                if name not in file.names:
-                    raise UserError(
-                        f"{file.path} has no column {name!r}, which {template!r} "
-                        f"names. {describe_columns([*file.names])} Name others with "
-                        "--inputs='text with {column}'."
-                    )
-
-    def _compare(self, saved, plan):
+    def _saved(self, asked):
+        """Returns what the plan in the folder says of files; {} if there is none."""
+        saved = read_json(self._path(_PLAN))
         if saved is None:
-            others = [
-                x for x in tf.io.gfile.listdir(self.output) if x.endswith(".jsonl")
-            ]
-            if others:
+            there = tf.io.gfile.isdir(self.output)
+            names = tf.io.gfile.listdir(self.output) if there else []
+            if others := [x for x in names if x.endswith(".jsonl")]:
                 raise UserError(
                     f"{self.output} has other files, such as {others[0]}. Choose a new "
                     "folder for --output."
                 )
-            return
-        before, now = saved["files"], plan["files"]
-        differs = [
-            x
-            for x in {*saved["asked"], *plan["asked"]}
-            if saved["asked"].get(x) != plan["asked"].get(x)
-        ]
-        differs += [x for x in before if x not in now]
-        differs += [
-            x
-            for x, y in now.items()
-            if "error" not in before.get(x, {}) and before.get(x) != y
-        ]
+            return {}
+        before = saved["asked"]
+        self._refuse([x for x in asked if before.get(x) != asked[x]])
+        return saved["files"]
+
+    def _refuse(self, differs):
         if differs:
             raise UserError(
                 f"{self.output} has answers of another input or run: it differs in "
@@ -177,47 +133,134 @@ class TableJob:
                 "remove this one."
             )
 
+    def _describe(self, files, before):
+        """Returns {path: records, size and time, or an error} of the input's files."""
+        found = {}
+        for path in files:
+            try:
+                state = _state(path)
+                if state.items() <= before.get(path, {}).items():
+                    found[path] = before[path]
+                    continue
+                file = open_rows(path, self.templates)
+                found[path] = state | {"records": file.count()}
+                for _ in itertools.islice(file.records(), _FIRST):
+                    pass  # JSON has no header.
+            except UserError as error:
+                found.setdefault(path, {"error": str(error)})
+                continue
+            if found[path]["records"] and file.names:
+                self._check_columns(file)
+        return found
+
+    def _check_columns(self, file):
+        for template in self.templates:
+            for name in template_columns(template):
+                if name not in file.names:
+                    raise UserError(
+                        f"{file.path} has no column {name!r}, which {template!r} "
+                        f"names. {describe_columns([*file.names])} Name others with "
+                        "--inputs='text with {column}'."
+                    )
+        for name in self._columns:
+            if name in file.names:
+                raise UserError(
+                    f"{file.path} has a column {name!r}, as the answers have. Rename "
+                    "it."
+                )
+
+    def _compare(self, before, now):
+        """Compares files with those of the plan.
+
+        Where parts of a file could not be read, it may be another one now. Then all its
+        parts are done again.
+        """
+        failed = {x["path"] for x in self._errors()}
+        changed = [x for x, y in before.items() if now.get(x) != y]
+        changed += [x for x in now if before and x not in before]
+        was_bad = failed | {x for x, y in before.items() if "error" in y}
+        self._refuse([x for x in changed if x not in was_bad or x not in now])
+        for file, path in enumerate(now):
+            if path in failed and path in changed:
+                for place in (self._path(), self._path(_PARTS)):
+                    for name in tf.io.gfile.listdir(place):
+                        if name.removeprefix(f"{self.kind}-").startswith(
+                            f"{file:05d}-"
+                        ):
+                            tf.io.gfile.remove(os.path.join(place, name))
+
+    def _errors(self):
+        """Returns what is known of parts that could not be read, dictionaries."""
+        names = [x for x in self._of_parts() if x.endswith(".error")]
+        return [read_json(self._path(_PARTS, name)) for name in names]
+
+    def _of_parts(self):
+        place = self._path(_PARTS)
+        return {*tf.io.gfile.listdir(place)} if tf.io.gfile.isdir(place) else set()
+
     def missing(self):
         """Returns the parts that are not done, a list."""
         if tf.io.gfile.exists(self._path(_SUMMARY)):
             return []
-        return [x for x in self.parts if self._done(x) is None]
+        done = self._of_parts()
+        return [x for x in self.parts if f"{x.name}.json" not in done]
 
-    def _done(self, part):
-        done = read_json(self._path(_PARTS, f"{part.name}.json"))
-        return None if done is None or "error" in done else done
+    def stretches(self):
+        """Returns the missing parts as lists of some that follow each other in a file.
 
-    def write(self, part, answer):
-        """Writes the answers to a part's rows.
+        A worker reads a file from its start to find a place in it. At most 64 stretches
+        of a file keep that in proportion to its size.
+        """
+        numbers = {}
+        for part in self.parts:
+            numbers[part.file] = part.number + 1
+
+        def stretch(part):
+            return part.file, part.number // -(-numbers[part.file] // _STRETCHES)
+
+        return [list(x) for _, x in itertools.groupby(self.missing(), stretch)]
+
+    def write(self, parts, answer):
+        """Writes the answers to the rows of a stretch.
 
         Args:
-            part: a `Part`.
+            parts: list of `Part`, see `stretches`. Those that are done stay.
             answer: a function of a list of tuples, the texts of the templates. It
                 returns a list of dictionaries, the columns of the answers, and a list
                 of whether an input was too long. Or a str for a row, why it is bad.
         """
+        done = self._of_parts()
+        parts = [x for x in parts if f"{x.name}.json" not in done]
+        records, place = None, 0
+        for number, part in enumerate(parts):
+            try:
+                if records is None:
+                    self._check_state(part.path)
+                    file = open_rows(part.path, self.templates)
+                    records, place = file.records(part.first), part.first
+                for _ in itertools.islice(records, part.first - place):
+                    pass  # parts between them that are done
+                self._write(part, records, file.columns, answer)
+                place = part.first + part.records
+            except UserError as error:
+                failed = {"path": part.path, "error": str(error)}
+                for left in parts[number:]:
+                    write_json(self._path(_PARTS, f"{left.name}.error"), failed)
+                return
+
+    def _write(self, part, records, columns, answer):
         bad, lines, trimmed = [], [], 0
 
         def is_bad(line, reason):
             bad.append({"file": part.path, "line": line.number, "reason": reason})
 
-        file = open_rows(part.path, self.templates)
-        records = itertools.islice(file.records(part.first), part.records)
-        while True:
-            try:
-                chunk = list(itertools.islice(records, _AT_ONCE))
-            except UserError as error:
-                write_json(
-                    self._path(_PARTS, f"{part.name}.json"), {"error": str(error)}
-                )
-                return
-            if not chunk:
-                break
+        records = itertools.islice(records, part.records)
+        while chunk := list(itertools.islice(records, _AT_ONCE)):
             rows, texts = [], []
             for line in itertools.chain.from_iterable(chunk):
                 try:
                     texts.append(tuple(fill(x, line) for x in self.templates))
-                    rows.append((line, _kept(line, file.columns, part.path)))
+                    rows.append((line, _kept(line, columns, self._names[part.path])))
                 except UserError as error:
                     is_bad(line, str(error))
             answers, long = answer(texts) if texts else ([], [])
@@ -232,10 +275,16 @@ class TableJob:
                     except UserError as error:
                         is_bad(line, str(error))
             trimmed += sum(long)
+        self._check_state(part.path)
         self._write_lines(self._path(_PARTS, f"{part.name}.bad"), map(_as_json, bad))
         self._write_lines(self._path(f"{self.kind}-{part.name}.jsonl"), lines)
         done = {"answers": len(lines), "bad": len(bad), "trimmed": trimmed}
         write_json(self._path(_PARTS, f"{part.name}.json"), done)
+
+    def _check_state(self, path):
+        """Raises a UserError if a file is not the one whose records were counted."""
+        if not _state(path).items() <= self._files[path].items():
+            raise UserError(f"{path} has changed since its rows were counted.")
 
     def _write_lines(self, path, lines):
         write_whole(path, "".join(f"{line}\n" for line in lines))
@@ -247,41 +296,57 @@ class TableJob:
         """
         summary = read_json(self._path(_SUMMARY))
         if summary is None:
-            done = [self._done(part) for part in self.parts]
-            damaged = self.damaged | {
-                part.path: (self._error(part) or "it was not answered")
-                for part, found in zip(self.parts, done, strict=True)
-                if found is None
-            }
-            tf.io.gfile.remove(self._path(_WRITER))
-            if damaged:
-                errors = shorten([*damaged.values()], "; ")
+            errors = {x["path"]: x["error"] for x in self._errors()}
+            undone = {x.path: "it was not answered." for x in self.missing()}
+            if (
+                damaged := self.damaged
+                | undone
+                | {k: x for k, x in errors.items() if k in undone}
+            ):
                 raise UserError(
                     f"{len(damaged)} of the input's files could not be read, and the "
-                    f"others are done: {errors} Correct them, and start the same "
-                    "command again."
+                    f"others are done: {shorten([*damaged.values()], '; ')} Correct "
+                    "them, and start the same command again."
                 )
+            done = [
+                read_json(self._path(_PARTS, f"{part.name}.json"))
+                for part in self.parts
+            ]
             summary = {
                 k: sum(x[k] for x in done) for k in ("answers", "bad", "trimmed")
             }
             self._write_bad_rows()
             write_json(self._path(_SUMMARY), summary)
-        elif tf.io.gfile.exists(self._path(_WRITER)):
-            tf.io.gfile.remove(self._path(_WRITER))
         if tf.io.gfile.exists(self._path(_PARTS)):
             tf.io.gfile.rmtree(self._path(_PARTS))
         return summary
 
-    def _error(self, part):
-        return (read_json(self._path(_PARTS, f"{part.name}.json")) or {}).get("error")
-
     def _write_bad_rows(self):
-        def texts():
+        with (
+            whole_file(self._path(_BAD)) as place,
+            tf.io.gfile.GFile(place, "w") as all,
+        ):
             for part in self.parts:
                 with tf.io.gfile.GFile(self._path(_PARTS, f"{part.name}.bad")) as file:
-                    yield file.read()
+                    all.write(file.read())
 
-        write_whole(self._path(_BAD), "".join(texts()))
+
+def _state(path):
+    """Returns a file's size and time; raises a StorageError if it has none."""
+    try:
+        found = tf.io.gfile.stat(path)
+    except tf.errors.OpError as error:
+        raise StorageError(f"{path} cannot be read: {error.message}.") from None
+    return {"bytes": found.length, "modified": found.mtime_nsec}
+
+
+def _short_names(paths):
+    """Returns the files' names, with those of folders if some are alike."""
+    names = [os.path.basename(path) for path in paths]
+    if len({*names}) < len(names):
+        start = os.path.commonprefix(paths).rpartition("/")[0]
+        names = [path.removeprefix(start).removeprefix("/") for path in paths]
+    return names
 
 
 def open_rows(path, templates):
@@ -312,15 +377,18 @@ class _TextLines:
                 yield [Line(number, dict(zip(self.columns, parts, strict=True)))]
 
 
-def _kept(line, columns, path):
+def _kept(line, columns, file):
     """Returns the columns of a row for its answer, with a `key`, unless it has one."""
-    key = {"key": f"{os.path.basename(path)}:{line.number}"}
+    key = {"key": f"{file}:{line.number}"}
     values = line.values
     return key | {name: values[name] for name in columns or values if name in values}
 
 
 def _as_json(row):
-    return json.dumps(finite(row), ensure_ascii=False, default=cell_text)
+    text = json.dumps(finite(row), ensure_ascii=False, default=cell_text)
+    if not is_utf8(text):
+        raise UserError("invalid UTF-8")
+    return text
 
 
 def answers_of(model, batch_size, scores=False, refuses_long=False):
@@ -346,7 +414,7 @@ def answers_of(model, batch_size, scores=False, refuses_long=False):
 def scores_of(scorer, batch_size, refuses_long=False):
     """Returns the argument `answer` of `TableJob.write` for a `TextScorer`.
 
-    The columns are `log_likelihood`, `tokens` and `greedy`, see `write_scores`.
+    The columns are `SCORES`, see `write_scores`.
     """
 
     def answer(texts):
@@ -354,9 +422,8 @@ def scores_of(scorer, batch_size, refuses_long=False):
         order = sorted(range(len(pairs)), key=lambda i: sum(map(len, pairs[i])))
         found = scorer.score([pairs[i] for i in order], batch_size)
         by_place = dict(zip(order, found, strict=True))
-        names = "log_likelihood", "tokens", "greedy"
         rows = [by_place[i] for i in range(len(pairs))]
-        columns = [dict(zip(names, row[:3], strict=True)) for row in rows]
+        columns = [dict(zip(SCORES, row[:3], strict=True)) for row in rows]
         return _refused(columns, [row[3] for row in rows], refuses_long)
 
     return answer

@@ -17,10 +17,10 @@ HEARTBEAT_SECONDS = 15
 STALE_SECONDS = 120
 
 
-def check_writable(model_dir):
+def check_writable(model_dir, option="--model_dir"):
     """Makes the folder of the run, or raises OSError if nothing can be written there.
 
-    An export's folder is a ValueError.
+    An export's folder is a ValueError. `option` names the folder in errors.
     """
     check_no_export(model_dir)
     path = os.path.join(model_dir, f".writable-{os.getpid()}")
@@ -35,21 +35,24 @@ def check_writable(model_dir):
     except (OSError, tf.errors.OpError) as error:
         reason = getattr(error, "message", error)
         raise StorageError(
-            f"Nothing can be written to --model_dir {model_dir}: {reason}. Choose "
+            f"Nothing can be written to {option} {model_dir}: {reason}. Choose "
             "another folder, or make room."
         ) from None
 
 
 @contextlib.contextmanager
-def folder_of_run(model_dir):
-    """Makes the folder of the run. After an error it removes new, empty folders."""
+def folder_of_run(model_dir, option="--model_dir"):
+    """Makes the folder of the run. After an error it removes new, empty folders.
+
+    `option` names the folder in errors.
+    """
     new, folder = [], os.path.abspath(model_dir)
     while "://" not in model_dir and not os.path.exists(folder):
         new.append(folder)
         folder = os.path.dirname(folder)
     try:
         try:
-            check_writable(model_dir)
+            check_writable(model_dir, option)
         except OSError as error:
             # Files that a kill left half written may fill the disk. They are removed
             # when the run has its lock. If the disk is full then, the next file raises.
@@ -78,7 +81,7 @@ def check_no_results(model_dir):
 
 
 class RunLock:
-    """Holds <model_dir>/run.lock while a run lives, as a context manager.
+    """Holds run.lock in a folder while a process writes there, as a context manager.
 
     The file names its process, which renews it every HEARTBEAT_SECONDS. If that process
     ran on this machine and has ended, a new run takes the lock over. If it runs on
@@ -86,11 +89,18 @@ class RunLock:
     start at once, `flock` lets one take it, on file systems that have it. The folder
     exists. One of several hosts is `enabled` to take the lock. Raises OSError if
     another run lives in the folder.
+
+    Args:
+        folder: str, local or gs://.
+        enabled: bool.
+        does: str, what a process does in the folder, for errors.
+        option: str, the option that names the folder, for errors.
     """
 
-    def __init__(self, model_dir, enabled=True):
-        self._folder, self._enabled = model_dir, enabled
-        self._path = os.path.join(model_dir, "run.lock")
+    def __init__(self, folder, enabled=True, does="trains", option="--model_dir"):
+        self._folder, self._enabled = folder, enabled
+        self._does, self._option = does, option
+        self._path = os.path.join(folder, "run.lock")
         self._me = describe(os.getpid())
         self._ended = threading.Event()
         self._gone = False  # whether the file is missing
@@ -140,9 +150,9 @@ class RunLock:
         if holder is not None and self._lives(holder):
             seconds = max(0, time.time() - self._time() / 1e9)
             raise StorageError(
-                f"{_name(holder)} trains in {self._folder} (it renewed {self._path} "
-                f"{seconds:.0f} s ago). Wait until it has ended, stop it, or set "
-                "another --model_dir."
+                f"{_name(holder)} {self._does} in {self._folder} (it renewed "
+                f"{self._path} {seconds:.0f} s ago). Wait until it has ended, stop it, "
+                f"or set another {self._option}."
             )
         try:
             self._write()

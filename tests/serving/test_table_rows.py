@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import time
@@ -15,7 +16,10 @@ import pytest
 
 from remixer_tf.commands import run_command
 from remixer_tf.errors import UserError
+from remixer_tf.serving import table_rows
 from remixer_tf.serving.table_rows import TableJob
+from remixer_tf.tasks.table_files import TableFile
+from remixer_tf.training.run_folder import RunLock
 from tests.tiny_run import train_run
 
 LOADED = []
@@ -26,10 +30,15 @@ def upper(texts):
 
 
 def job(folder, pattern="*.csv", templates=("ask {n}",), rows=4, **asked):
-    output = str(folder / "out")
-    return TableJob(
-        str(folder / pattern), output, list(templates), "answers", rows, asked
-    )
+    named = str(folder / pattern), str(folder / "out"), list(templates)
+    return TableJob(*named, "answers", rows, asked, ["outputs"])
+
+
+def finished(asked, answer=upper):
+    """Writes what is missing, and returns the numbers of rows."""
+    for parts in asked.stretches():
+        asked.write(parts, answer)
+    return asked.finish()
 
 
 def lines(folder, pattern="answers-*.jsonl"):
@@ -46,9 +55,9 @@ def test_each_row_has_one_answer_and_its_columns(tmp_path):
     tables(tmp_path)
     asked = job(tmp_path)
     assert [x.records for x in asked.parts] == [4, 4, 2, 3]
-    for part in asked.missing():
-        asked.write(part, upper)
-        asked.write(part, upper)  # as a worker that is started again
+    for parts in asked.stretches():
+        asked.write(parts, upper)
+        asked.write(parts, None)  # as a worker that is started again
     assert asked.finish() == {"answers": 13, "bad": 0, "trimmed": 0}
     found = lines(tmp_path)
     assert found[0] == {"key": "a.csv:2", "n": "0", "b": "x0", "outputs": "ASK 0"}
@@ -64,30 +73,29 @@ def test_each_row_has_one_answer_and_its_columns(tmp_path):
 def test_what_is_done_is_not_done_again(tmp_path):
     tables(tmp_path)
     first = job(tmp_path)
-    for part in first.parts[:3]:
-        first.write(part, upper)
+    first.write(first.parts[:3], upper)
     second = job(tmp_path)
     assert second.missing() == first.parts[3:]
     with pytest.raises(UserError, match="1 of the input's files could not be read"):
         second.finish()
     second = job(tmp_path)
-    second.write(first.parts[3], upper)
-    assert second.finish()["answers"] == 13
+    assert finished(second)["answers"] == 13
 
 
-def test_bad_rows_have_a_file_of_their_own(tmp_path):
+def test_bad_rows_have_a_file_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_rows, "_FIRST", 3)
     rows = [{"n": 1}, {"m": 2}, [], {"n": 3, "outputs": 4}, {"n": None}, {"n": "long"}]
     text = "".join(json.dumps(row) + "\n" for row in rows)
-    (tmp_path / "a.jsonl").write_bytes(text.encode() + b'{"n": "\xff"}\n{"n": 1e999}\n')
+    (tmp_path / "a.jsonl").write_bytes(
+        text.encode() + b'{"n": "\xff"}\n{"n": 1e999}\n{"n": 1, "b": "\\ud800"}\n'
+    )
 
     def answer(texts):
         found, long = upper(texts)
         return [x if "LONG" not in x["outputs"] else "too long" for x in found], long
 
     asked = job(tmp_path, "a.jsonl", rows=3)
-    for part in asked.missing():
-        asked.write(part, answer)
-    assert asked.finish() == {"answers": 1, "bad": 7, "trimmed": 0}
+    assert finished(asked, answer) == {"answers": 1, "bad": 8, "trimmed": 0}
     assert lines(tmp_path) == [{"key": "a.jsonl:1", "n": 1, "outputs": "ASK 1"}]
     reasons = {x["line"]: x["reason"] for x in lines(tmp_path, "bad_rows.jsonl")}
     assert reasons == {
@@ -98,6 +106,7 @@ def test_bad_rows_have_a_file_of_their_own(tmp_path):
         6: "too long",
         7: "invalid UTF-8",
         8: "a number that is too large (1e999) in n",
+        9: "invalid UTF-8",
     }
 
 
@@ -106,7 +115,7 @@ def test_cells_of_parquet_and_a_key_of_its_own(tmp_path):
     columns = {"key": ["k"], "n": [7], "day": [day], "list": [[1, None]], "f": number}
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
     asked = job(tmp_path, "a.parquet")
-    asked.write(asked.parts[0], upper)
+    finished(asked)
     assert lines(tmp_path) == [
         {
             **{"key": "k", "n": 7, "day": "2026-01-02", "list": [1, None], "f": 1.5},
@@ -118,8 +127,7 @@ def test_cells_of_parquet_and_a_key_of_its_own(tmp_path):
 def test_lines_of_text(tmp_path):
     (tmp_path / "a.txt").write_text("one\ttwo\nthree\n")
     asked = job(tmp_path, "a.txt", ["{inputs}", "{targets}"])
-    asked.write(asked.parts[0], upper)
-    assert asked.finish()["bad"] == 1
+    assert finished(asked)["bad"] == 1
     assert [x["outputs"] for x in lines(tmp_path)] == ["ONE|TWO"]
 
 
@@ -128,19 +136,100 @@ def test_a_damaged_file_is_named_and_the_rest_is_done(tmp_path):
     whole = gzip.compress(b"n,b\n1,2\n" * 50)
     (tmp_path / "c.csv.gz").write_bytes(whole[:-12])
     asked = job(tmp_path, "*.csv*")
-    for part in asked.missing():
-        asked.write(part, upper)
     with pytest.raises(
         UserError, match="1 of the input's files .*c.csv.gz cannot be d"
     ):
-        asked.finish()
+        finished(asked)
     assert len(lines(tmp_path)) == 13
     (tmp_path / "c.csv.gz").write_bytes(whole)
     repaired = job(tmp_path, "*.csv*")
     assert {x.file for x in repaired.missing()} == {2}
-    for part in repaired.missing():
-        repaired.write(part, upper)
-    assert repaired.finish()["answers"] == 13 + 99
+    assert finished(repaired)["answers"] == 13 + 99
+
+
+def test_a_damaged_page_of_parquet(tmp_path):
+    table = pyarrow.table(
+        {"n": [*range(1000)], "s": [f"text {i}" for i in range(1000)]}
+    )
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(table, path, row_group_size=100)
+    whole = path.read_bytes()
+    (tmp_path / "b.parquet").write_bytes(whole)
+    half = len(whole) // 2
+    path.write_bytes(whole[: half - 200] + b"\xff" * 200 + whole[half:])
+    asked = job(tmp_path, "*.parquet", rows=100)
+    with pytest.raises(UserError, match="1 of the input's files .*a.parquet' is not"):
+        finished(asked)
+    assert 1000 < len(lines(tmp_path)) < 2000
+    path.write_bytes(whole)
+    assert finished(job(tmp_path, "*.parquet", rows=100))["answers"] == 2000
+    assert [row["n"] for row in lines(tmp_path)] == [*range(1000)] * 2
+
+
+def test_a_file_that_changes_while_it_is_read(tmp_path):
+    tables(tmp_path)
+    path, text = tmp_path / "a.csv", "n,b\n" + "".join(f"{i},z\n" for i in range(10))
+    changes = {
+        "grown": lambda: path.write_text(path.read_text() + "99,x\n"),
+        "cut": lambda: path.write_text("n,b\n1,x\n"),
+        "replaced": lambda: path.write_text(text),
+        "removed": path.unlink,
+    }
+    for name, change in changes.items():
+        tables(tmp_path)
+        asked = job(tmp_path, step=name)
+        asked.write(asked.parts[:1], upper)
+        change()
+        problem = "cannot be read" if name == "removed" else "has changed since its"
+        with pytest.raises(
+            UserError, match=f"1 of the input's files .*a.csv {problem}"
+        ):
+            finished(asked)
+        assert [x["b"] for x in lines(tmp_path)][-3:] == ["y0", "y1", "y2"]
+        path.write_text(text)
+        assert finished(job(tmp_path, step=name))["answers"] == 13
+        assert [x["b"] for x in lines(tmp_path)] == ["z"] * 10 + ["y0", "y1", "y2"]
+        shutil.rmtree(tmp_path / "out")
+
+
+def test_a_file_is_read_a_few_times_at_most(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_rows, "_STRETCHES", 8)
+    (tmp_path / "a.csv").write_text("n\n" + "".join(f"{i}\n" for i in range(100)))
+    asked, read = job(tmp_path, rows=1), []
+    records = TableFile.records
+
+    def counted(self, skip=0):
+        read.append(skip)
+        return records(self, skip)
+
+    monkeypatch.setattr(TableFile, "records", counted)
+    asked.write([part for part in asked.parts if part.number % 3 == 0], upper)
+    finished(asked)  # Parts between others are done.
+    # 13 parts a stretch, which begins at its first part that is missing
+    assert read == [0, *(n + (n % 3 == 0) for n in range(0, 100, 13))]
+    assert [row["n"] for row in lines(tmp_path)] == [*map(str, range(100))]
+
+
+def test_keys_of_files_with_one_name(tmp_path):
+    for name in "cd":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.csv").write_text("n\n1\n")
+    finished(job(tmp_path, "*/a.csv"))
+    assert [row["key"] for row in lines(tmp_path)] == ["c/a.csv:2", "d/a.csv:2"]
+
+
+def test_columns_that_do_not_fit(tmp_path):
+    (tmp_path / "a.csv").write_text("n,outputs\n1,2\n")
+    with pytest.raises(UserError, match="a.csv has a column 'outputs', as the answers"):
+        job(tmp_path)
+    with pytest.raises(UserError, match="no column 'z', which '{z}' names. It has: n"):
+        job(tmp_path, templates=["{z}"])
+    (tmp_path / "b.jsonl").write_text("no JSON\n" * 150 + '{"n": 1}\n')
+    assert finished(job(tmp_path, "b.jsonl")) == {
+        "answers": 1,
+        "bad": 150,
+        "trimmed": 0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -149,10 +238,7 @@ def test_a_damaged_file_is_named_and_the_rest_is_done(tmp_path):
         ({"rows": 5}, "it differs in rows. Choose a new folder"),
         ({"step": 7}, "differs in step"),
         ({"pattern": "b.csv"}, "differs in .*a.csv"),
-        (
-            {"templates": ["{z}"]},
-            "a.csv has no column 'z', which '{z}' names. It has: n",
-        ),
+        ({"templates": ["{b}"]}, "differs in templates"),
     ],
 )
 def test_a_folder_with_other_answers(tmp_path, options, message):
@@ -162,19 +248,12 @@ def test_a_folder_with_other_answers(tmp_path, options, message):
         job(tmp_path, **options)
 
 
-def test_a_file_that_has_grown_and_two_jobs(tmp_path):
+def test_a_file_that_has_grown_between_runs(tmp_path):
     tables(tmp_path)
     job(tmp_path)
     with (tmp_path / "a.csv").open("a") as file:
         file.write("99,x\n")
     with pytest.raises(UserError, match="differs in .*a.csv"):
-        job(tmp_path)
-    (tmp_path / "out" / "writer.json").unlink()
-    from remixer_tf.checkpoints.whole_folder import describe
-
-    parent = describe(os.getppid())
-    (tmp_path / "out" / "writer.json").write_text(json.dumps(parent))
-    with pytest.raises(UserError, match=f"the process {parent['pid']} writes to"):
         job(tmp_path)
 
 
@@ -261,6 +340,29 @@ def test_the_answers_are_those_of_lines(run, tmp_path):
         value, tokens, greedy = line.split("\t")
         assert row["log_likelihood"] == pytest.approx(float(value), abs=2e-4)
         assert (row["tokens"], row["greedy"]) == (int(tokens), greedy == "1")
+
+
+@pytest.mark.slow
+def test_another_run_and_two_jobs(run, tmp_path):
+    pytest.importorskip("apache_beam", reason="pip install 'remixer_tf[beam]'")
+    named = f"--input={run / 'pairs-*.txt'}", f"--output={tmp_path / 'out'}", "--beam"
+    command = [f"--model_dir={run}", *named, "--inputs=", "--targets={targets}"]
+    with RunLock(str(run), does="answers rows", option="--output"):
+        (tmp_path / "out").mkdir()
+        (run / "run.lock").rename(tmp_path / "out" / "run.lock")
+        other = f"{os.getpid()} on .* answers rows in .*out.* set another --output"
+        with pytest.raises(UserError, match=other):
+            run_command("score", command)
+        (tmp_path / "out" / "run.lock").rename(run / "run.lock")
+    run_command("score", command)
+    with pytest.raises(UserError, match="differs in configuration"):
+        run_command("score", [*command, "--gin.Run.seed=3"])
+    checksums = next((run / "checkpoints").glob("*/checksums.json"))
+    text = checksums.read_text()
+    checksums.write_text('{"crc32": {"other": 1}}')
+    with pytest.raises(UserError, match="differs in weights"):
+        run_command("score", command)
+    checksums.write_text(text)
 
 
 @pytest.mark.slow

@@ -197,6 +197,24 @@ def load(server, clients, asked, seconds):
     return found
 
 
+def added(server, asked, number=100):
+    """What one client waits beside the turns of the model, in seconds, of each request.
+
+    The server counts the time of turns (`remixer_tf_batch_seconds`).
+    """
+    name, found = "remixer_tf_batch_seconds_sum", []
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
+    before = server.metric(name)
+    for question, _, _ in itertools.islice(itertools.cycle(asked), number):
+        start = time.perf_counter()
+        ask(server, question, connection)
+        waited = time.perf_counter() - start
+        after = server.metric(name)
+        found.append(waited - (after - before))
+        before = after
+    return found
+
+
 def alone(path, asked):
     """Seconds of `LoadedRun.generate` for a question alone, and for all, each."""
     import remixer_tf as rt
@@ -252,6 +270,11 @@ def main():
             print(
                 f"First start: ready after {server.seconds:.1f} s, compiled after "
                 f"{server.settle():.1f} s\n"
+            )
+            waits = 1e3 * np.array(added(server, asked))
+            print(
+                f"Beside the model's turns one client waits {np.median(waits):.1f} ms "
+                f"(median), {np.percentile(waits, 99):.1f} ms (p99)\n"
             )
         print_header(
             *("server", "clients", "requests/s", "tokens/s", "median (ms)"),

@@ -107,7 +107,7 @@ def measure(cell, size, gin, data):
     with tempfile.TemporaryDirectory() as folder:
         result = runs.train(runs.Run(cell.name, files, bindings, data, folder))
     metrics = {
-        found["split"]: {name: found[name] for name in ("loss", "token_accuracy")}
+        found["split"]: {k: round(found[k], 6) for k in ("loss", "token_accuracy")}
         for found in result["evaluations"]
     }
     seconds = round(result["cpu_seconds"], 1)

@@ -108,15 +108,15 @@ def contestants(setting):
 
 
 class Claim(NamedTuple):
-    """What a paper says of two contestants.
+    """A paper's claim about two contestants.
 
     Attributes:
         text: str, the claim.
         source: str, the paper.
-        pairs: list of (setting, first, second), each of which it is tested by.
-        near: bool, whether the first one is said to come near to the second one, and
-            not to be better.
-        why_not: str, why it cannot be tested here, if there are no pairs.
+        pairs: list of (setting, first, second), one for each test.
+        near: bool. If it is true, the first comes near to the second. Else it is
+            better.
+        why_not: str, the reason if there is no test.
     """
 
     text: str
@@ -133,6 +133,7 @@ _CONVOLUTIONS = "Wu et al. 2019"
 _FNET = "FNet, Lee-Thorp et al. 2021"
 _HYPER_MIXER = "HyperMixer, Mai et al. 2022"
 _MASKED = "Masked mixers, Badger 2024"
+_TNN = "TNN, Qin et al. 2023"
 
 CLAIMS = [
     Claim(
@@ -198,6 +199,15 @@ CLAIMS = [
         ],
     ),
     Claim(
+        "Lightweight convolution comes near to self-attention",
+        _CONVOLUTIONS,
+        [
+            ("lm", "lightweight_convolution", "attention"),
+            ("seq2seq", "lightweight_convolution", "attention"),
+        ],
+        near=True,
+    ),
+    Claim(
         "Dynamic convolution is better than self-attention",
         _CONVOLUTIONS,
         [
@@ -222,22 +232,37 @@ CLAIMS = [
         why_not="GLUE needs pre-training at the paper's size",
     ),
     Claim(
-        "With few data HyperMixer is better than gMLP and FNet",
+        "HyperMixer is better than MLPs whose mixing no token changes",
         _HYPER_MIXER,
-        [("mlm", "hyper_mixer", "gmlp"), ("mlm", "hyper_mixer", "fnet")],
+        [("mlm", "hyper_mixer", "gmlp"), ("mlm", "hyper_mixer", "spatial")],
     ),
     Claim(
-        "A masked mixer learns a language model faster than early Transformers",
+        "HyperMixer comes near to a Transformer",
+        _HYPER_MIXER,
+        [("mlm", "hyper_mixer", "attention")],
+        near=True,
+    ),
+    Claim(
+        "In contexts below 512 tokens a masked mixer is a better language model than a "
+        "Transformer after equal training",
         _MASKED,
-        [("lm", "masked_mixer", "attention"), ("lm", "spatial", "attention")],
+        [
+            ("lm", "masked_mixer", "attention"),
+            ("lm", "masked_mixer", "relative_attention"),
+        ],
     ),
     Claim(
         "TNN is better than a Transformer in causal language modelling",
-        "TNN, Qin et al. 2023",
+        _TNN,
         [("lm", "tnn", "attention")],
     ),
     Claim(
-        "TriMLP is better than attention in sequences of a shop's clicks",
+        "TNN is better than a Transformer in MLM",
+        _TNN,
+        [("mlm", "tnn", "attention")],
+    ),
+    Claim(
+        "TriMLP is better than attention in recommending a sequence's next item",
         "TriMLP, Jiang et al. 2023",
         why_not="no setting recommends; its rows are in the tables",
     ),

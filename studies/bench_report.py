@@ -59,11 +59,11 @@ def found_in(lines, setting, match, split):
 
 
 def judge(apart, near=False):
-    """What the differences of two contestants say to a claim about the first one.
+    """Returns the verdict on a claim about the first of two contestants.
 
-    With one seed a claim is open. Else the 95% interval of the mean difference decides:
-    a claim to be better is supported if it lies below 0, and contradicted if it lies
-    above. A claim to come near has `NEAR` in 0's place. Others are undecided.
+    With one seed a claim is open. Else the 95% interval of the mean difference decides.
+    "Better" is supported if the interval lies below 0, and contradicted if it lies
+    above. "Near" has `NEAR` in 0's place. Other intervals leave it undecided.
 
     Args:
         apart: list of floats, losses of the first one less the second one's, by seed.
@@ -114,11 +114,15 @@ def sentence(claim, lines):
 
 
 def progress(lines, cells):
-    """A sentence about the runs that are there, of those that are planned."""
+    """Counts the planned runs that are there, and their time."""
     planned = collections.Counter(cell.seed for cell in cells)
     there = collections.Counter(cell.seed for cell in cells if cell in lines)
     seeds = (f"{there[x]} of {planned[x]} with seed {x}" for x in planned)
-    return f"{sum(there.values())} of {len(cells)} runs are there: {', '.join(seeds)}."
+    minutes = sum(line["cpu_seconds"] for line in lines.values()) / 60
+    return (
+        f"{sum(there.values())} of {len(cells)} runs are there: {', '.join(seeds)}. "
+        f"They took {minutes:.0f} minutes of CPU time."
+    )
 
 
 def page(lines, cells):
@@ -144,7 +148,8 @@ def page(lines, cells):
             for match in MATCHES:
                 found = found_in(lines, setting, match, split)
                 title = f"Loss on {split} at equal {_WORDS[match]}"
-                write_contest(found, "flops_per_row", title, "markdown", file)
+                if len(found) > 1:
+                    write_contest(found, "flops_per_row", title, "markdown", file)
     file.write("\n## Claims of the papers\n\n")
     file.write("\n".join(sentence(claim, lines) for claim in CLAIMS) + "\n")
     return file.getvalue()

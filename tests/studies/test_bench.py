@@ -1,6 +1,7 @@
 """The comparison of mixers: its plan, its verdicts, and two mixers trained."""
 
 import json
+import pathlib
 
 import pytest
 
@@ -26,6 +27,8 @@ TINY = [
     "LossEvaluation.max_examples = 4",
 ]
 
+RESULTS = pathlib.Path(__file__).parents[2] / "docs/results"
+
 pytestmark = pytest.mark.usefixtures("clear_gin")
 
 
@@ -41,6 +44,7 @@ def made_up(losses, setting="mlm"):
                 "parameters": 1000,
                 "flops": 2e6 if match == "parameters" else 1e6,
                 "steps": 10,
+                "cpu_seconds": 60.0,
             }
     return lines
 
@@ -105,11 +109,24 @@ def test_page_of_made_up_runs(tmp_path):
     assert page.startswith(f"# Mixers\n\nProse.\n\n{bench_report.MARK}\n## Results\n")
     assert "old" not in page
     assert "9 of 9 runs are there: 3 of 3 with seed 0, 3 of 3 with seed 1" in page
+    assert "They took 9 minutes of CPU time." in page
     assert "| attention | 3 | 2.1 | 0.1 | 2 to 2.2 |" in page
     assert (
         "| gmlp | 3 | 2 | 0.1 | 1.9 to 2.1 | -0.1 | -0.1 to -0.1 | 3 | 1,000 |" in page
     )
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_page_is_that_of_the_results():
+    """`--report` was run after the last runs."""
+    text = (RESULTS / "bench.md").read_text(encoding="utf-8")
+    lines = bench.read_lines(RESULTS, [])
+    expected = bench_report.page(lines, bench.plan(bench_report.SEEDS))
+    assert text.partition(bench_report.MARK)[2] == f"\n{expected}"
+    for cell, line in lines.items():
+        reference = lines[bench.Cell(cell.setting, REFERENCE, "", 0)]
+        match = cell.match or "parameters"
+        assert line[match] == pytest.approx(reference[match], rel=5e-3)
 
 
 def test_plan_has_a_seed_of_all_before_the_next():

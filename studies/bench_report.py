@@ -52,7 +52,10 @@ def found_in(lines, setting, match, split):
         if own:
             values = {seed: own[seed]["metrics"][split]["loss"] for seed in sorted(own)}
             line = next(iter(own.values()))
-            found.append(Contestant(name, values, line["parameters"], line["flops"]))
+            steps = sorted(each["steps"] for each in own.values())
+            found.append(
+                Contestant(name, values, line["parameters"], line["flops"], steps)
+            )
     return sorted(
         found, key=lambda x: (x.title != REFERENCE, statistics.mean(x.values.values()))
     )

@@ -110,9 +110,10 @@ def test_page_of_made_up_runs(tmp_path):
     assert "old" not in page
     assert "9 of 9 runs are there: 3 of 3 with seed 0, 3 of 3 with seed 1" in page
     assert "They took 9 minutes of CPU time." in page
-    assert "| attention | 3 | 2.1 | 0.1 | 2 to 2.2 |" in page
+    assert "| attention | 3 | 10 | 2.1 | 0.1 | 2 to 2.2 |" in page
     assert (
-        "| gmlp | 3 | 2 | 0.1 | 1.9 to 2.1 | -0.1 | -0.1 to -0.1 | 3 | 1,000 |" in page
+        "| gmlp | 3 | 10 | 2 | 0.1 | 1.9 to 2.1 | -0.1 | -0.1 to -0.1 | 3 | 1,000 |"
+        in page
     )
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
 

@@ -194,6 +194,10 @@ class Engine(abc.ABC):
             replicas.
         """
 
+    @abc.abstractmethod
+    def takes_xla(self, xla):
+        """Returns whether XLA compiles what `compile` is given with this `xla`."""
+
     @contextlib.contextmanager
     def whole_model(self):
         """Yields the model with all its weights on this host, to run it eagerly.

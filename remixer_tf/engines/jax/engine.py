@@ -216,6 +216,9 @@ class JaxEngine(Engine):
             self._programs[shapes] = compiled, cost
         return self._programs[shapes]
 
+    def takes_xla(self, xla):
+        return True
+
     def compile(self, function, any_rows=False, xla=None):
         variables = self.model.variables
         shardings = list(self._of_variables().values())

@@ -87,7 +87,6 @@ class TensorFlowEngine(Engine):
         return self._train_step(superbatch, stop=stop)
 
     def takes_xla(self, xla):
-        """Whether XLA compiles what `compile` is given with this `xla`."""
         if xla in ("answers", None):
             return self._jit_compile or xla is not None and self._compiles_answers
         return xla

@@ -7,11 +7,16 @@ After them come the extra ids, and after those what was added to the tokenizer.
 import base64
 import json
 import re
+import tempfile
 from typing import NamedTuple
 
 import tensorflow as tf
 import tensorflow_text as tf_text
-from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
+from sentencepiece import (
+    SentencePieceNormalizer,
+    SentencePieceProcessor,
+    sentencepiece_model_pb2,
+)
 
 from remixer_tf.data.pieces import SentencePieceVocabulary
 from remixer_tf.errors import UserError
@@ -20,6 +25,11 @@ _PIECE = sentencepiece_model_pb2.ModelProto.SentencePiece
 # The types of T5's special ids: padding, EOS and unknown.
 _FIRST_TYPES = (_PIECE.CONTROL, _PIECE.CONTROL, _PIECE.UNKNOWN)
 _EXTRA_ID = re.compile(r"<extra_id_(\d+)>")
+# Unicode's property White_Space, without the blank itself.
+_WHITE_SPACE = (
+    "\t\n\v\f\r\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008"
+    "\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+)
 
 
 class AddedToken(NamedTuple):
@@ -177,8 +187,10 @@ def _of_json(tokenizer, extra_ids):
         kind = _FIRST_TYPES[place] if place < 3 else _PIECE.NORMAL
         made.pieces.add(piece=piece, score=score, type=kind)
     made.normalizer_spec.name = "tokenizer.json"
-    made.normalizer_spec.precompiled_charsmap = _charsmap(tokenizer.get("normalizer"))
-    _check_parts(tokenizer)
+    table = _charsmap(tokenizer.get("normalizer"))
+    if _check_parts(tokenizer) and not table:
+        table = _blanks()
+    made.normalizer_spec.precompiled_charsmap = table
     return made
 
 
@@ -202,9 +214,26 @@ def _charsmap(normalizer):
     return table
 
 
+def _blanks():
+    """The table that makes each white space of Unicode a blank, and changes no more.
+
+    transformers 5 writes tokenizers of T5 without a table, which cut at white space.
+    """
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as rules:
+        rules.writelines(f"{ord(space):X}\t20\n" for space in _WHITE_SPACE)
+        rules.flush()
+        made = SentencePieceNormalizer(rule_tsv=rules.name).serialized_model_proto()
+    model = sentencepiece_model_pb2.ModelProto.FromString(made)
+    return model.normalizer_spec.precompiled_charsmap
+
+
 def _check_parts(tokenizer):
-    """Raises a UserError unless words and the end are marked as T5's are."""
-    for part in _parts(tokenizer.get("pre_tokenizer"), "pretokenizers"):
+    """Returns whether texts are cut at white space.
+
+    Raises a UserError unless words and the end are marked as T5's are.
+    """
+    before = _parts(tokenizer.get("pre_tokenizer"), "pretokenizers")
+    for part in before:
         if part["type"] != "WhitespaceSplit":
             _check_metaspace("pre_tokenizer", part)
     for part in _parts(tokenizer.get("decoder"), "decoders"):
@@ -214,6 +243,7 @@ def _check_parts(tokenizer):
         ends = [x["SpecialToken"]["id"] for x in single if "SpecialToken" in x]
         if part["type"] != "TemplateProcessing" or ends != ["</s>"]:
             raise _unlike("post_processor", part)
+    return any(part["type"] == "WhitespaceSplit" for part in before)
 
 
 def _parts(part, name):

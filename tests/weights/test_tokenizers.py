@@ -53,6 +53,21 @@ NORMALIZED = {
     "  {  } ": ([15, 15, 13, 15, 15, 14, 15], "  {  } "),
     "x ｛y\té": ([3, 2, 15, 13, 3, 2, 15, 3, 2], " ⁇  {  ⁇    ⁇ "),
 }
+# Without a table of characters, as transformers 5 writes T5's: texts are cut at white
+# space, and no character becomes another.
+WHITE_SPACE = (
+    "\t\n\v\f\r\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007"
+    "\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+)
+CUT = {
+    "a\tbc de\n h": [3, 4, 3, 5, 6, 7, 3, 10],
+    "a\r\n\x85 b": [3, 4, 3, 5],
+    "\ta ": [3, 4],
+    "a".join(WHITE_SPACE): [3, 4] * (len(WHITE_SPACE) - 1),
+    "a\x1cb\u200bc\ufeff": [3, 4, 2, 5, 2, 6, 2],
+    "\ufb01\t\xe9": [3, 2, 3, 2],
+    "a\u2581b": [3, 4, 3, 5],
+}
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +163,12 @@ def test_added_tokens(tmp_path, model, place, normalized):
     for text, (ids, decoded) in (NORMALIZED if normalized else RAW).items():
         assert vocabulary.encode(text) == ids, text
         assert vocabulary.decode(ids) == decoded, text
+
+
+def test_white_space_without_a_table_of_characters(tmp_path, model):
+    write(tmp_path, {FILE: tokenizer_json(model) | {"normalizer": None}})
+    vocabulary = vocabulary_of(tmp_path)
+    assert {text: vocabulary.encode(text) for text in CUT} == CUT
 
 
 def test_tokens_with_the_ids_of_pieces_and_without_ids(tmp_path, model):

@@ -201,6 +201,7 @@ def main():
     names, runtimes = options.models.split(","), options.runtimes.split(",")
     with tempfile.TemporaryDirectory() as local, contextlib.ExitStack() as anchors:
         folder, others = options.folder or local, {}
+        os.makedirs(folder, exist_ok=True)
         beams = sorted({n for _, n in sizes})
         write_missing_files(names, options.gin, runtimes, beams, folder)
         if options.anchors:

@@ -62,14 +62,18 @@ def import_less(of_command=False):
         finder.without = _WITHOUT | _COMMANDS_WITHOUT
 
 
-def import_rest():
+def import_rest(metrics=True):
     """Imports what seqio's tasks are read and evaluated with, before threads do.
+
+    `metrics`, bool, says whether they are evaluated. seqio's metrics import JAX, which
+    takes 110 MB.
 
     While TensorFlow Datasets is imported, imports of other threads may fail: it puts a
     function of its own in place of Python's `__import__`.
     """
     importlib.import_module("tensorflow_datasets")
-    importlib.import_module("seqio.metrics")
+    if metrics:
+        importlib.import_module("seqio.metrics")
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -79,7 +79,7 @@ def train(
     schedule.check_evaluations(evaluations, checkpointing.best)
     schedule.check_profile(launch.profile)
     with _opened(run, launch) as (engine, signal, lock), ExitStack() as reads:
-        import_rest()
+        import_rest(metrics=bool(evaluations))
         keras.utils.set_random_seed(run.seed)
         data = dataset(
             seed=run.seed,

@@ -33,10 +33,16 @@ _SHOWN = {
     "flops_per_step": ("matrix-product FLOPs per step", "{:.2e}".format),
     "flops_per_token": ("matrix-product FLOPs per token", "{:.2e}".format),
     "flops_per_image": ("matrix-product FLOPs per image", "{:.2e}".format),
+    "rest_flops_per_step": ("other FLOPs per step", "{:.2e}".format),
+    "rest_flops_per_token": ("other FLOPs per token", "{:.2e}".format),
+    "rest_flops_per_image": ("other FLOPs per image", "{:.2e}".format),
     "steps": ("steps", "{:,}".format),
     "loss": ("training loss, last log line", "{:.4g}".format),
     "seconds": ("time", format_seconds),
     "steps_per_second": ("steps per second", "{:.3g}".format),
+    "decoded_tokens_per_second": ("decoded tokens per second", "{:,.0f}".format),
+    "host_memory_gigabytes": ("peak GB of the process", "{:.3g}".format),
+    "device_memory_gigabytes": ("peak GB of a device", "{:.3g}".format),
     "best_step": ("step of the best checkpoint", "{:,}".format),
 }
 # Sections of a run, see `read_run`, that are no numbers of it.
@@ -86,8 +92,12 @@ def read_run(folder, read_bindings):
     summary, best = numbers("train_summary.json"), numbers("best.json")
     if "step" in best:
         summary["best_step"] = best["step"]
+    results = {kind: read_results(folder, kind) for kind in KINDS}
+    summary |= _decoding_rate(results["metrics"])
+    if "metrics.jsonl" in names:
+        summary |= _peak_memory(os.path.join(folder, "metrics.jsonl"))
     found |= {("run", name): summary[name] for name in _SHOWN if name in summary}
-    metrics = _read_metrics(folder)
+    metrics = _by_metric(results)
     for name, values in sorted(metrics.items()):
         pairs = last_and_best(name[0], values)
         for label, (step, value) in zip(("last", "best"), pairs, strict=True):
@@ -210,11 +220,43 @@ def spread(values):
     return mean, statistics.stdev(values) if math.isfinite(mean) else math.nan
 
 
-def _read_metrics(folder):
-    """Returns {(metric, file): {step: value}} of all results."""
+def _decoding_rate(results):
+    """Returns the tokens that the last evaluation decoded in a second, as a dictionary.
+
+    `results` are of `DecodedEvaluation`. Empty if none says so.
+    """
+    names = ("step", "decoded_tokens", "decoding_seconds")
+    found = [[result.get(name) for name in names] for result in results]
+    found = [row for row in found if all(isinstance(x, (int, float)) for x in row)]
+    last = [row for row in found if row[0] == max(row[0] for row in found)]
+    seconds = sum(row[2] for row in last)
+    if not seconds:
+        return {}
+    return {"decoded_tokens_per_second": sum(row[1] for row in last) / seconds}
+
+
+def _peak_memory(path):
+    """Returns the largest gigabytes in metrics.jsonl: of the process and of a device."""
+    peaks = {}
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            try:
+                values = dict(json.loads(line).items())
+            except (ValueError, RecursionError, AttributeError):
+                continue  # A kill left it half written.
+            for name, value in values.items():
+                if name.endswith("_memory_gigabytes") and isinstance(value, float):
+                    of = "host" if name.startswith("host_") else "device"
+                    name = f"{of}_memory_gigabytes"
+                    peaks[name] = max(value, peaks.get(name, 0.0))
+    return peaks
+
+
+def _by_metric(results):
+    """Returns {(metric, file): {step: value}} of {kind: results}."""
     metrics = {}
     for kind in KINDS:
-        for result in read_results(folder, kind):
+        for result in results[kind]:
             for name, value in metrics_by_name(result).items():
                 if not isinstance(value, str):
                     steps = metrics.setdefault((name, f"{kind}.json"), {})

@@ -4,7 +4,8 @@ import math
 import os
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,13 @@ from remixer_tf.tables import write_table
 _DRAWS = 10_000  # samples with replacement, of a bootstrap
 _MARKERS = "os^D"
 _COSTS = ("flops_per_token", "flops_per_image", "flops_per_step")
+# What runs measured: the heading of the mean over a contestant's runs.
+_MEASURED = {
+    "steps_per_second": "steps per second",
+    "decoded_tokens_per_second": "decoded tokens per second",
+    "host_memory_gigabytes": "peak GB of the process",
+    "device_memory_gigabytes": "peak GB of a device",
+}
 _HEADER = {
     "contestant": "contestant",
     "seeds": "seeds",
@@ -40,6 +48,8 @@ class Contestant(NamedTuple):
         parameters: int, or None.
         flops: float, of matrix products, or None.
         steps: the steps at which the values were measured, sorted; () if unknown.
+        others: {name: float}, other numbers of the table: the FLOPs that `flops` leaves
+            out, and what the runs measured, means over those that have them.
     """
 
     title: str
@@ -47,6 +57,7 @@ class Contestant(NamedTuple):
     parameters: float | None
     flops: float | None
     steps: Sequence = ()
+    others: Mapping = MappingProxyType({})
 
 
 def contestants(runs, groups, metric):
@@ -78,7 +89,12 @@ def contestants(runs, groups, metric):
         steps = sorted({runs[x]["last_step", key] for x in folders})
         first = folders[0]
         sizes = number(first, "parameters"), number(first, cost)
-        found.append(Contestant(_title(title, folders), values, *sizes, steps))
+        others = {
+            name: statistics.mean(there)
+            for name in (f"rest_{cost}", *_MEASURED)
+            if (there := [x for f in folders if (x := number(f, name)) is not None])
+        }
+        found.append(Contestant(_title(title, folders), values, *sizes, steps, others))
     return found, cost
 
 
@@ -169,20 +185,23 @@ def _range(steps):
 def write_contest(found, cost, metric, format, file):
     """Writes a table of `contestants`, differences being from the first."""
     first = found[0]
-    rows = [_summary(x, first) | {cost: x.flops} for x in found]
+    rows = [_summary(x, first) | {cost: x.flops} | x.others for x in found]
+    others = [f"rest_{cost}", *_MEASURED]
     names = [*_HEADER, *[cost] * bool(cost)]
+    names += [name for name in others if any(name in x.others for x in found)]
     if format == "csv":
         header = []
         for name in names:
             pair = name.endswith("interval")
             header += [f"{name}_low", f"{name}_high"] if pair else [name]
-        cells = [[_csv(row[name], name) for name in names] for row in rows]
+        cells = [[_csv(row.get(name), name) for name in names] for row in rows]
         write_table(file, format, "", header, [sum(row, []) for row in cells])
         return
-    header = [_HEADER.get(name, name.replace("_", " ")) for name in names]
+    known = _HEADER | _MEASURED
+    header = [known.get(name, name.replace("_", " ")) for name in names]
     metric = with_unit(metric, *(x for one in found for x in one.values.values()))
     title = f"{metric}: differences are from {first.title}"
-    cells = [[_text(row[name], name) for name in names] for row in rows]
+    cells = [[_text(row.get(name), name) for name in names] for row in rows]
     write_table(file, format, title, header, cells)
 
 
@@ -201,7 +220,7 @@ def _text(value, name):
         return f"{value:,}"
     if name == "difference":
         return f"{value:+.4g}"
-    if name.startswith("flops"):
+    if name in _MEASURED or "flops" in name:
         return f"{value:.3g}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 

@@ -48,6 +48,7 @@ class Cost(NamedTuple):
     # sum of the tensors alive at once.
     bytes: int
     uncounted: tuple = ()  # of str, operations like these that `flops` leaves out
+    rest: int = 0  # FLOPs of other arithmetic of this host in one step
 
 
 def check_rows(rows, replicas, micro_batches=1):

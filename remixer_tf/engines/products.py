@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 
 class Products(NamedTuple):
-    """FLOPs of the matrix products and convolutions of a program."""
+    """FLOPs of a program."""
 
-    flops: int
+    flops: int  # of matrix products and convolutions
     uncounted: tuple  # of str, operations like these that `flops` leaves out
+    rest: int  # of other arithmetic on floats, and of Fourier transforms

@@ -28,7 +28,7 @@ class Totals:
         self._unit = throughput_unit(session.batches.first)  # "tokens" or "images"
         self._session, self._skipped = session, skipped
         self._start_time = start_time
-        self._steps = self._flops = self._read = 0  # in this process
+        self._steps = self._flops = self._rest = self._read = 0  # in this process
         self._sums = None  # since the last log line
         self._values = {}  # of the last log line
         self._uncounted = set()  # see `Cost`
@@ -42,6 +42,7 @@ class Totals:
         self._uncounted.update(cost.uncounted)
         self._steps += steps
         self._flops += flops
+        self._rest += cost.rest * steps
         if batches.new_shapes:  # Compiling does not count.
             seconds = time.perf_counter() - batches.start
             speed.skip(seconds, float(metrics["tokens"]))
@@ -82,17 +83,25 @@ class Totals:
             "counted_steps": self._steps,  # Fewer if a process did not count them.
             self._unit: read,
             "flops": self._flops * engine.host.count,
+            "rest_flops": self._rest * engine.host.count,
             "skipped_steps": self._skipped.count,
             "seconds": time.perf_counter() - self._start_time,
         }
+        if earlier and "rest_flops" not in earlier:
+            del here["rest_flops"]  # An earlier version did not count them.
         sums = {name: value + earlier.get(name, 0) for name, value in here.items()}
-        flops, accuracy = sums["flops"], f"{self._unit[:-1]}_accuracy"
+        accuracy = f"{self._unit[:-1]}_accuracy"
+        per = {"step": "counted_steps", self._unit[:-1]: self._unit}
         return {
             "parameters": count_parameters(engine.model),
             "steps": step,
             **sums,
-            "flops_per_step": flops / max(sums["counted_steps"], 1),
-            f"flops_per_{self._unit[:-1]}": flops / max(sums[self._unit], 1),
+            **{
+                f"{flops}_per_{one}": sums[flops] / max(sums[all_of_them], 1)
+                for flops in ("flops", "rest_flops")
+                if flops in sums
+                for one, all_of_them in per.items()
+            },
             **{
                 name: values[name]
                 for name in ("objective", "loss", accuracy)

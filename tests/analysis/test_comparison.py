@@ -215,6 +215,45 @@ def test_what_only_some_seeds_have(tmp_path, capsys):
     assert f"{name}: some seeds do not have it\n" in shown and "SEED" not in shown
 
 
+def measured(folder, rate, decoded=()):
+    """Adds what training and evaluation measure, with a line that a kill cut off."""
+    path = folder / "train_summary.json"
+    summary = {"rest_flops_per_step": 2e3, "steps_per_second": rate}
+    path.write_text(json.dumps(json.loads(path.read_text()) | summary))
+    lines = [
+        {"step": 1, "host_memory_gigabytes": 2.5, "gpu_0_memory_gigabytes": 7.0},
+        {"step": 2, "host_memory_gigabytes": 1.5, "gpu_1_memory_gigabytes": 8.0},
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "metrics.jsonl").write_text(text + '{"step": 3, "host_mem')
+    for split, step, tokens, seconds in decoded:
+        write_result(folder, "metrics", step, {"em": 1.0}, split=split)
+        path = folder / "eval" / "cogs" / split / str(step) / "metrics.json"
+        facts = {"decoded_tokens": tokens, "decoding_seconds": seconds}
+        path.write_text(json.dumps(json.loads(path.read_text()) | facts))
+
+
+def test_speed_and_memory(tmp_path, capsys):
+    """The last step decoded 30 tokens in 2 s and 50 in 3 s."""
+    run = seeded(tmp_path / "a", 0, 1.0)
+    decoded = [("test", 6, 30, 2.0), ("dev", 6, 50, 3.0), ("dev", 5, 9, 1.0)]
+    measured(tmp_path / "a", 4.0, decoded)
+    run_command("compare", [run, "--format=markdown"])
+    shown = capsys.readouterr().out
+    for row in (
+        "| other FLOPs per step | 2.00e+03 |",
+        "| steps per second | 4 |",
+        "| decoded tokens per second | 16 |",
+        "| peak GB of the process | 2.5 |",
+        "| peak GB of a device | 8 |",
+    ):
+        assert f"{row}\n" in shown
+    run_command("compare", [run, "--format=csv"])
+    rows = capsys.readouterr().out.splitlines()
+    assert "run,decoded_tokens_per_second,a,16.0" in rows
+    assert "run,device_memory_gigabytes,a,8.0" in rows
+
+
 @pytest.mark.parametrize(
     "second",
     [

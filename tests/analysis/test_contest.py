@@ -9,7 +9,7 @@ from scipy.stats import bootstrap
 
 from remixer_tf.analysis.contest import interval
 from remixer_tf.commands import run_command
-from tests.analysis.test_comparison import seeded, write_result
+from tests.analysis.test_comparison import measured, seeded, write_result
 
 METRIC = "cogs/test/em"
 
@@ -95,6 +95,20 @@ def test_one_seed_has_a_mean_alone(runs, capsys):
     rows = [*csv.DictReader(compare(capsys, runs[0], "--format=csv").splitlines())]
     shown = [x for x in rows[0].values() if x]
     assert shown == ["a0", "1", "5", "1.0", "10", "1000000.0"]
+
+
+def test_costs_and_speed(runs, capsys, tmp_path):
+    """Means of the runs that measured it; the others' cells are empty."""
+    measured(tmp_path / "a0", 4.0)
+    measured(tmp_path / "a2", 2.0, [("dev", 5, 30, 2.0)])
+    rows = [*csv.DictReader(compare(capsys, *runs, "--format=csv").splitlines())]
+    names = "steps_per_second", "decoded_tokens_per_second", "host_memory_gigabytes"
+    assert [rows[0][name] for name in names] == ["3.0", "15.0", "2.5"]
+    assert [rows[1][name] for name in names] == [""] * 3
+    shown = compare(capsys, *runs, "--format=markdown")
+    names = ["steps per second", "decoded tokens per second", "peak GB of the process"]
+    assert f"| {' | '.join([*names, 'peak GB of a device'])} |" in shown
+    assert "| 1e+06 | 3 | 15 | 2.5 | 8 |" in shown
 
 
 def test_a_plot(runs, capsys, tmp_path):

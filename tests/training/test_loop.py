@@ -124,6 +124,8 @@ def test_writes_checkpoints_tensorboard_summary_and_configuration(tmp_path, caps
     assert summary["steps_per_second"] > 0 and summary["tokens_per_second"] > 0
     mean = summary["flops_per_second"] / summary["steps_per_second"]
     assert summary["flops_per_step"] == pytest.approx(mean) and mean > 0
+    # At least the embedded tokens' logits, and an update of each parameter.
+    assert summary["rest_flops_per_step"] > parameters
     assert f"{parameters} parameters" in output
     assert "8 in all, 8 per replica, 2 step(s) per call" in output
     assert "inputs 6 / targets 6" in output
@@ -373,7 +375,7 @@ def test_a_summary_counts_all_processes(tmp_path):
     first, whole = (run(tmp_path / "one", steps) for steps in (2, 6))
     assert whole["seconds"] > first["seconds"] > 0
     assert whole["tokens"] / first["tokens"] == pytest.approx(3, rel=0.5)
-    for name in ("steps", "flops"):
+    for name in ("steps", "flops", "rest_flops"):
         assert whole[name] == 3 * first[name]
     assert whole["flops_per_step"] == first["flops_per_step"]
     for found in (first, whole):

@@ -212,6 +212,7 @@ class JaxEngine(Engine):
                 flops=products.flops // steps // self.host.count,
                 bytes=program_bytes(compiled),
                 uncounted=products.uncounted,
+                rest=products.rest // steps // self.host.count,
             )
             self._programs[shapes] = compiled, cost
         return self._programs[shapes]

@@ -176,6 +176,7 @@ class TensorFlowEngine(Engine):
                 flops=products.flops // steps,
                 bytes=variable_bytes(variables) + gradients + alive,
                 uncounted=products.uncounted,
+                rest=products.rest // steps,
             )
         return self._costs[shapes]
 

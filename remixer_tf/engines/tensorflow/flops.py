@@ -51,7 +51,11 @@ def product_flops(concrete_function):
     found = op_flops(concrete_function)
     heavy = {op.type for op in found if _HEAVY.search(op.type) and not op.matmul}
     uncounted = heavy | {op.type for op in found if not (op.matmul or op.rest)}
-    return Products(sum(op.matmul for op in found), tuple(sorted(uncounted)))
+    return Products(
+        sum(op.matmul for op in found),
+        tuple(sorted(uncounted)),
+        sum(op.rest for op in found),
+    )
 
 
 def matmul_flops(concrete_function):
@@ -159,9 +163,13 @@ def _size(shape):
 _POINTWISE = set(
     "Abs Add AddV2 BiasAdd Cos Div Elu Erf Erfc Exp Expm1 LeakyRelu Log Log1p Maximum "
     "Minimum Mul Neg Pow RealDiv Reciprocal Relu Relu6 Rsqrt Selu Sigmoid Sign Sin "
-    "Softplus Softsign Sqrt Square SquaredDifference Sub Tanh".split()
+    "Softplus Softsign Sqrt Square SquaredDifference Sub Tanh "
+    # of gradients
+    "DivNoNan EluGrad InvGrad LeakyReluGrad ReciprocalGrad Relu6Grad ReluGrad "
+    "RsqrtGrad SeluGrad SigmoidGrad SoftplusGrad SoftsignGrad SqrtGrad TanhGrad".split()
 )
-_REDUCTIONS = {"Max", "Mean", "Min", "Prod", "Sum"}
+_REDUCTIONS = {"BiasAddGrad", "L2Loss", "Max", "Mean", "Min", "Prod", "Sum"}
+_ASSIGNMENTS = {"AssignAddVariableOp", "AssignSubVariableOp"}
 _SOFTMAXES = {"LogSoftmax", "Softmax"}
 
 
@@ -177,8 +185,12 @@ def _rest_flops(op):
         axes = int((match["axes"] or "1D")[0])
         each = 2.5 if match["real"] else 5
         return int(each * _size(numbers) * math.log2(max(_size(numbers[-axes:]), 1)))
+    if op.type in _ASSIGNMENTS:
+        return _size(op.inputs[1].shape)
     if not op.outputs or not op.outputs[0].dtype.is_floating:
         return 0
+    if op.type == "AddN":
+        return (len(op.inputs) - 1) * _size(op.outputs[0].shape)
     if op.type in _POINTWISE:
         return _size(op.outputs[0].shape)
     if op.type in _REDUCTIONS:

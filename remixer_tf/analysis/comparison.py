@@ -126,7 +126,7 @@ def by_configuration(runs):
 
     `runs` is {folder: what `read_run` gives}. Returns {title: list of folders}.
     """
-    titles = dict(zip(runs, _titles(runs), strict=True))
+    titles = dict(zip(runs, titles_of(runs), strict=True))
     alike = {}
     for folder, found in runs.items():
         gin = {name: value for (kind, name), value in found.items() if kind == "gin"}
@@ -290,7 +290,7 @@ def write_comparison(runs, groups, format, file):
     "last_deviation" what their numbers are together.
     """
     if format == "csv":
-        titles = dict(zip(runs, _titles(runs), strict=True))
+        titles = dict(zip(runs, titles_of(runs), strict=True))
         table = _table({titles[folder]: found for folder, found in runs.items()})
         rows = [
             (section, name, title, value)
@@ -380,7 +380,7 @@ def _spread_rows(title, runs):
             yield f"{section}_deviation", name, title, deviation
 
 
-def _titles(folders):
+def titles_of(folders):
     """Returns the last part of each folder's name, or the folders if two share it."""
     folders = [os.path.normpath(folder) for folder in folders]
     names = [os.path.basename(folder) for folder in folders]

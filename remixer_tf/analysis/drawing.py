@@ -9,11 +9,13 @@ import base64
 import html
 import io
 import os
+from typing import NamedTuple
 
 import numpy as np
 import seqio
 import tensorflow as tf
 
+from remixer_tf.analysis.comparison import titles_of
 from remixer_tf.analysis.observe import observe, token_name
 from remixer_tf.arguments import TheRun
 from remixer_tf.checkpoints import reading
@@ -32,17 +34,65 @@ from remixer_tf.models.build import build_model
 from remixer_tf.training.run_folder import check_writable
 
 
-def draw_checkpoint(run, model_dir, pictures, *, step=None):
-    """Draws a checkpoint of a `Run` by a `Pictures`, and returns the path of the page.
+class Seen(NamedTuple):
+    """What pictures show of a model."""
 
-    The step is None for the newest checkpoint, "best" for the best. Raises a ValueError
-    if the checkpoint does not fit the model, or `Pictures` raises it.
+    where: str  # step and examples, for the titles
+    step: int
+    observations: list  # of `Observation`
+    image_side: int | None  # patches of an image's side
+    text: tuple | None = None  # a text's observations and tokens, see `draw_attention`
+
+
+def draw_checkpoints(parts, *, step=None):
+    """Draws checkpoints in the same figures; returns the path of the first one's page.
+
+    Args:
+        parts: {model_dir: function}. The function returns a `Run` and a `Pictures`.
+        step: int; None for the newest checkpoint of each, "best" for the best.
+
+    Raises a ValueError if a checkpoint does not fit its model, or `Pictures` raises it.
     """
-    if tf.io.gfile.isdir(model_dir):
-        check_writable(model_dir)
-    model = build_model(run.make_model, run.dtype_policy)
-    step = reading.restore_model(model_dir, model, step)
-    return pictures.draw_page(model_dir, model, step)
+    folders = list(parts)
+    if tf.io.gfile.isdir(folders[0]):
+        check_writable(folders[0])
+    models = {}
+    names = titles_of(folders) if len(folders) > 1 else [""]
+    for name, folder in zip(names, folders, strict=True):
+        run, pictures = parts[folder]()
+        model = build_model(run.make_model, run.dtype_policy)
+        found = reading.restore_model(folder, model, step)
+        models[name] = pictures.see(model, found)
+    return write_page(folders[0], models[names[0]].step, draw_seen(models))
+
+
+def draw_seen(models):
+    """Draws {title: `Seen`} in the same figures; the title is "" for one model alone.
+
+    Returns {name: figure}.
+    """
+    # Here, since matplotlib is slow to import.
+    from remixer_tf.analysis.panels import draw_attention, draw_models
+
+    where = _join({title: seen.where for title, seen in models.items()})
+    observed = {t: (seen.observations, seen.image_side) for t, seen in models.items()}
+    figures = draw_models(observed, where)
+    texts = {title: seen.text for title, seen in models.items() if seen.text}
+    steps = _join({title: f"step {models[title].step}" for title in texts})
+    attention = draw_attention(texts, f"attention in a text, {steps}")
+    if texts and not attention:
+        raise UserError(
+            "text asks for the attention in it, and no layer of the model attends. "
+            "Leave it out."
+        )
+    return figures | attention
+
+
+def _join(texts):
+    """Joins {title: text}: the text, if all are the same."""
+    if len({*texts.values()}) < 2:
+        return next(iter(texts.values()), "")
+    return "\n".join(f"{title}: {text}" for title, text in texts.items())
 
 
 class _Pictures:
@@ -70,19 +120,19 @@ class _Pictures:
 
     def draw(self, model, step):
         """Returns the figures, by name; see `draw_page`."""
-        # Here, since matplotlib is slow to import.
-        from remixer_tf.analysis.panels import draw_observations
+        return draw_seen({"": self.see(model, step)})
 
+    def see(self, model, step):
+        """Returns the `Seen` of a model; raises a ValueError if there is nothing."""
         batch, source = self._examples(model)
         where = f"{len(next(iter(batch.values())))} examples of {source}, step {step}"
-        side = self._image_side(model)
-        figures = draw_observations(observe(model, batch), where, side)
-        if not figures:
+        observations = observe(model, batch)
+        if not observations:
             raise UserError(
                 f"The model {model.name!r} has nothing to show: no layer of it mixes "
                 "tokens, attends or has an alpha. Expected: a model with one of them."
             )
-        return figures
+        return Seen(where, step, observations, self._image_side(model))
 
     def _image_side(self, model):
         """Returns the number of patches of an image's side, or None for text."""
@@ -162,23 +212,14 @@ class Pictures(_Pictures):
         self._texts = [text] if isinstance(text, str) else list(text or ())
         self._feature_converter = feature_converter
 
-    def draw(self, model, step):
-        from remixer_tf.analysis.panels import draw_attention
-
+    def see(self, model, step):
         if not self._texts:
-            return super().draw(model, step)
+            return super().see(model, step)
         reads = self._decode if hasattr(model, "start_decoding") else self._join
         self._text_batch, tokens = reads(model, self._text_ids(model))
-        figures = super().draw(model, step)
+        seen = super().see(model, step)
         observations = observe(model, self._text_batch)
-        where = f"attention in a text, step {step}"
-        attention = draw_attention(observations, tokens, where)
-        if not attention:
-            raise UserError(
-                f"text={self._texts} asks for the attention in it, and no layer of "
-                f"the model {model.name!r} attends. Leave it out."
-            )
-        return figures | attention
+        return seen._replace(text=(observations, tokens))
 
     def _examples(self, model):
         size, lengths = self._batch_size, self._feature_lengths

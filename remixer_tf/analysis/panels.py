@@ -83,55 +83,71 @@ def draw_observations(observations, where, image_side=None):
     `where` names model and data in the titles. Returns {name: figure} of the
     observations, empty if there is nothing to show.
     """
+    return draw_models({"": (observations, image_side)}, where)
+
+
+def draw_models(models, where):
+    """Draws `draw_observations` of several models side by side, in the same figures.
+
+    `models` is {title: (observations, image_side)}. A row has a layer of each model.
+    """
     panels, alphas = [], {}
-    sown = {(layer.path, name) for layer, name, _ in observations}
-    for layer, name, value in observations:
-        stack, index, place = locate(layer)
-        # A part that mixes for its block has the block's name, unless both do.
-        if (layer.path.removesuffix("/mixing"), name) not in sown:
-            place = place.removesuffix("/mixing")
-        if name == "alpha":
-            alphas.setdefault(stack, []).append((index, value))
-            continue
-        found = {f"{place}: mean of heads": Map(value.mean(axis=0))}
-        if name == "mixing":
-            found = _mixing_panels(layer, place, value, image_side)
-        panels.append((stack, index, found))
+    for title, (observations, image_side) in models.items():
+        sown = {(layer.path, name) for layer, name, _ in observations}
+        for layer, name, value in observations:
+            stack, index, place = locate(layer)
+            # A part that mixes for its block has the block's name, unless both do.
+            if (layer.path.removesuffix("/mixing"), name) not in sown:
+                place = place.removesuffix("/mixing")
+            if name == "alpha":
+                label = f"{title}: {stack}" if title else stack
+                alphas.setdefault(label, []).append((index, value))
+                continue
+            found = {f"{place}: mean of heads": Map(value.mean(axis=0))}
+            if name == "mixing":
+                found = _mixing_panels(layer, place, value, image_side)
+            panels.append((stack, index, title, found))
     figures = _draw_stacks(panels, "matrices", where)
     if alphas:
         figures["alpha"] = _draw_alpha(alphas)
     return figures
 
 
-def draw_attention(observations, tokens, where):
+def draw_attention(models, where):
     """Draws the attention in one example, between named tokens (gMLP, Figure 10).
 
+    `models` is {title: (observations, tokens)}, the title "" for one alone.
     `observations` come from `observe`, for a batch of one example. `tokens` maps
     'encoder' and 'decoder' to two lists of str, the tokens read at each position, and
     the labels of its row. Returns {name: figure}, empty if no layer attends.
     """
     panels = []
-    for layer, name, value in observations:
-        if name != "attention":
-            continue
-        stack, index, place = locate(layer)
-        # A single stack may have any name.
-        queries = stack if stack in tokens else next(iter(tokens))
-        keys = "encoder" if getattr(layer, "reads_encoder", False) else queries
-        panel = Map(value.mean(axis=0), x=tokens[keys][0], y=tokens[queries][1])
-        panels.append((stack, index, {f"{place}: mean of heads": panel}))
+    for title, (observations, tokens) in models.items():
+        for layer, name, value in observations:
+            if name != "attention":
+                continue
+            stack, index, place = locate(layer)
+            # A single stack may have any name.
+            queries = stack if stack in tokens else next(iter(tokens))
+            keys = "encoder" if getattr(layer, "reads_encoder", False) else queries
+            panel = Map(value.mean(axis=0), x=tokens[keys][0], y=tokens[queries][1])
+            panels.append((stack, index, title, {f"{place}: mean of heads": panel}))
     return _draw_stacks(panels, "text_attention", where)
 
 
 def _draw_stacks(panels, name, where):
-    """Draws a figure for each stack of (stack, number of a layer, {title: panel})."""
+    """Draws a figure for each stack of (stack, layer's number, model, panels).
+
+    Panels are {title: panel}. A title begins with that of the model, unless it is "".
+    """
     stacks = {}
-    for stack, index, found in panels:
+    for stack, index, model, found in panels:
         row = stacks.setdefault(stack, {}).setdefault(index, {})
         for title, panel in found.items():
+            title = f"{model}\n{title}" if model else title
             row[_unused(title, row)] = panel
     return {
-        f"{stack}_{name}": _draw_grid(f"{stack}: {where}", rows)
+        f"{stack}_{name}": _draw_grid(f"{stack}: {where}", dict(sorted(rows.items())))
         for stack, rows in stacks.items()
     }
 

@@ -3,10 +3,14 @@
 The command writes mixing matrices, mean attention maps, alpha, and the attention in a
 text to the folder pictures of --model_dir. Model and data are those of eval.
 --gin.Pictures.batch_size=N sets the number of examples, --gin.Pictures.split=test their
-split (for images: ImagePictures).
+split (for images: ImagePictures). --next_to=OTHER_RUN draws another run's layers in the
+same figures. --step and --gin options count for all runs.
 """
 
+import argparse
+
 from remixer_tf import configuration
+from remixer_tf.commands import add_list
 from remixer_tf.errors import UserError
 
 
@@ -18,11 +22,36 @@ def add_arguments(parser):
         help="draw the attention between the tokens of this input and of the answer; "
         "give it twice for a pair of texts that an encoder reads",
     )
+    add_list(
+        parser,
+        "--next_to",
+        "RUN",
+        "folder of another run to draw in the same figures, as it was configured; "
+        "repeat it for several",
+    )
 
 
 def run(options):
-    settings = configuration.read_run(options)
-    from remixer_tf.analysis.drawing import ImagePictures, Pictures, draw_checkpoint
+    own = vars(options)
+    asked = [options] + [
+        argparse.Namespace(**own | {"model_dir": folder, "gin_file": []})
+        for folder in options.next_to
+    ]
+    parts = {each.model_dir: _parts(each) for each in asked}
+    if len(parts) < len(asked):
+        raise UserError("--next_to names a run twice. Name each run once.")
+    from remixer_tf.analysis.drawing import draw_checkpoints
+
+    print(draw_checkpoints(parts, step=options.step))
+
+
+def _parts(options):
+    """Returns a function that returns the `Run` and the `Pictures` of a run.
+
+    Mistakes in the configuration are raised here, before any model is built.
+    """
+    settings = configuration.configuration_of_run(options)
+    from remixer_tf.analysis.drawing import ImagePictures, Pictures
     from remixer_tf.run import Run
 
     images = settings.is_set(ImagePictures, "source")
@@ -34,6 +63,10 @@ def run(options):
     if images and options.text:
         raise UserError("--text is for models of text. This run is of images.")
     text = {"text": options.text} if options.text else {}
-    pictures = settings.call(ImagePictures if images else Pictures, period=1, **text)
-    run = settings.call(Run)
-    print(draw_checkpoint(run, options.model_dir, pictures, step=options.step))
+    kind = ImagePictures if images else Pictures
+
+    def make():
+        configuration.put_into_gin(settings)
+        return settings.call(Run), settings.call(kind, period=1, **text)
+
+    return make

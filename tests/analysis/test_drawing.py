@@ -15,12 +15,13 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from remixer_tf import configuration
-from remixer_tf.analysis.drawing import Pictures, draw_checkpoint
+from remixer_tf.analysis.drawing import Pictures, draw_checkpoints
 from remixer_tf.analysis.observe import observe
 from remixer_tf.analysis.panels import (
     Curves,
     Map,
     draw_attention,
+    draw_models,
     draw_observations,
 )
 from remixer_tf.commands import run_command
@@ -42,6 +43,7 @@ from tests.models.tiny import tiny_batch, tiny_model
 from tests.tiny_run import BYTES, TINY
 
 LENGTHS = {"inputs": 10, "targets": 7}
+MODELS = "remixer", "t5_1_1"
 
 
 pytestmark = pytest.mark.usefixtures("clear_gin")
@@ -124,6 +126,31 @@ def test_matrices_drawn_equal_the_layers():
     lines = figures["alpha"].axes[0].containers
     assert len(lines) == 2
     np.testing.assert_array_equal(lines[0].lines[0].get_ydata(), [0.5, 0.5])
+
+
+@pytest.mark.slow
+def test_models_side_by_side():
+    """A Remixer's softmax(H) and a T5's attention, in one row a layer."""
+    found = {name: observe(tiny_model(name), tiny_batch()) for name in MODELS}
+    alone = {name: draw_observations(o, "one") for name, o in found.items()}
+    figures = draw_models({name: (o, None) for name, o in found.items()}, "two")
+    assert figures.keys() == {"encoder_matrices", "decoder_matrices", "alpha"}
+    for stack in ("encoder", "decoder"):
+        expected = {
+            title.replace("\n", f"\n{name}\n"): image
+            for name in MODELS
+            for title, image in images_of(alone[name][f"{stack}_matrices"]).items()
+        }
+        images = images_of(figures[f"{stack}_matrices"])
+        assert images.keys() == expected.keys()
+        for title, image in images.items():
+            np.testing.assert_array_equal(image, expected[title])
+        layers = [title.partition("\n")[0] for title in images]
+        assert layers == sorted(layers)
+    assert "layer 0\nremixer\nremixer: softmax(H)" in images
+    assert "layer 0\nt5_1_1\nself_attention: mean of heads" in images
+    labels = figures["alpha"].axes[0].get_legend_handles_labels()[1]
+    assert labels == ["remixer: encoder", "remixer: decoder"]
 
 
 class Gated(keras.Model):
@@ -238,7 +265,7 @@ def test_text_attention_has_its_tokens_on_the_axes():
         "encoder": ([f"k{i}" for i in range(9)], [f"k{i}" for i in range(9)]),
         "decoder": ([f"in{i}" for i in range(6)], [f"out{i}" for i in range(6)]),
     }
-    figures = draw_attention(observe(model, one), tokens, "text")
+    figures = draw_attention({"": (observe(model, one), tokens)}, "text")
     assert figures.keys() == {"encoder_text_attention", "decoder_text_attention"}
     for axis in figures["decoder_text_attention"].axes:
         if not axis.get_title():
@@ -293,6 +320,14 @@ def test_binary_on_a_run(tiny_run, tmp_path, capsys):
     check_page(tiny_run, 1, names)
     assert read_images(tiny_run) == {name: {1} for name in names}
 
+    other = shutil.copytree(tiny_run, tmp_path / "other")
+    shutil.rmtree(other / "pictures")
+    run_command(
+        "pictures", [f"--model_dir={tiny_run}", f"--next_to={other}", f"--text={text}"]
+    )
+    check_page(tiny_run, 1, names)
+    assert not (other / "pictures").exists()
+
 
 @pytest.mark.slower
 def test_while_training(tmp_path):
@@ -325,11 +360,11 @@ class Plain(keras.Model):
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_the_work():
-    def model():
+    def parts():
         raise AssertionError("work was done")
 
     with pytest.raises(OSError, match="Nothing can be written to --model_dir /proc/"):
-        draw_checkpoint(Run(model), "/proc/self", None)
+        draw_checkpoints({"/proc/self": parts})
 
 
 @pytest.mark.slower
@@ -349,6 +384,8 @@ def test_errors_are_one_message(tmp_path, bytes_run):
     for arguments, words in (
         (["--model_dir=nowhere"], "there is no nowhere"),
         ([f"--model_dir={bytes_run}", "--step=7"], "no checkpoint of step 7"),
+        ([f"--model_dir={bytes_run}", "--next_to=nowhere"], "there is no nowhere"),
+        ([f"--model_dir={bytes_run}", f"--next_to={bytes_run}"], "a run twice"),
         ([f"--model_dir={bytes_run}", "--gin.Pictures.split='x'"], "no split 'x'"),
     ):
         with pytest.raises(Exception, match=words) as error:

@@ -236,7 +236,7 @@ def _decoding_rate(results):
 
 
 def _peak_memory(path):
-    """Returns the largest gigabytes in metrics.jsonl: of the process and of a device."""
+    """Returns the peaks in metrics.jsonl: of the process and of a device."""
     peaks = {}
     with open(path, encoding="utf-8") as file:
         for line in file:

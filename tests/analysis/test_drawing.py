@@ -35,7 +35,6 @@ from remixer_tf.layers import (
     sow,
 )
 from remixer_tf.models import TransformerStack
-from remixer_tf.run import Run
 from tests.data.toy_tasks import rows, toy_task
 from tests.layers.harness import randomize
 from tests.models.test_image_classifier import random_images, tiny_classifier

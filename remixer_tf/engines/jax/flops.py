@@ -28,8 +28,9 @@ def product_flops(jaxpr):
 
     A multiply-add counts 2. The rest is counted as on TensorFlow: one for each output
     element of pointwise arithmetic and for each input element of a reduction, and
-    5 n log2 n for a Fourier transform of n numbers, half of it if they are real. A scan's body counts as often as it runs, another loop's
-    body once. The branch with the most products counts, and not the others.
+    5 n log2 n for a Fourier transform of n numbers, half of it if they are real. A
+    scan's body counts as often as it runs, another loop's body once. The branch with
+    the most products counts, and not the others.
     """
     total, rest, uncounted = 0, 0, set()
     for equation in jaxpr.eqns:

@@ -11,8 +11,8 @@ FOLDER = pathlib.Path(__file__).parents[1] / "examples"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 
-def test_there_are_three():
-    assert len(NOTEBOOKS) == 3
+def test_there_are_four():
+    assert len(NOTEBOOKS) == 4
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -22,14 +22,21 @@ def test_they_are_stored_without_outputs(path):
     assert all(not cell["outputs"] and not cell["execution_count"] for cell in code)
 
 
+def lines_of(name, tag):
+    """The lines of the one cell with a tag, without blank ones."""
+    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    (cell,) = (c for c in notebook.cells if tag in c.metadata.get("tags", []))
+    return [line for line in cell.source.splitlines() if line.strip()]
+
+
 def test_a_toy_remixer_takes_twelve_lines():
-    notebook = nbformat.read(FOLDER / "remixer_block.ipynb", as_version=4)
-    (cell,) = (
-        cell
-        for cell in notebook.cells
-        if "twelve-lines" in cell.metadata.get("tags", [])
-    )
-    assert len([line for line in cell.source.splitlines() if line.strip()]) <= 12
+    assert len(lines_of("remixer_block", "twelve-lines")) <= 12
+
+
+def test_a_mixer_takes_forty_lines():
+    lines = lines_of("own_mixer", "forty-lines")
+    words = [line.split()[0] for line in lines]
+    assert len([x for x in words if x not in ("%%writefile", "import", "from")]) <= 40
 
 
 @pytest.mark.slower
@@ -39,11 +46,11 @@ def test_they_run(path, tmp_path, monkeypatch):
     notebook = nbformat.read(path, as_version=4)
     client = nbclient.NotebookClient(
         notebook,
-        timeout=300,
+        timeout=600,
         kernel_name="python3",
         resources={"metadata": {"path": str(tmp_path)}},
     )
     client.execute()  # An error of a cell is raised here.
-    if path.stem == "own_layer":
+    if path.stem in ("own_layer", "own_mixer"):
         outputs = notebook.cells[-1].outputs
         assert any("image/png" in output.get("data", {}) for output in outputs)

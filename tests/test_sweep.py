@@ -136,6 +136,22 @@ def test_contestants(stand_in, capsys):
     assert [second["difference"], second["difference_interval_low"]] == ["19.0"] * 2
 
 
+def test_contestants_of_other_tasks(stand_in):
+    """They are told before the first run; a task of the evaluation is one for all."""
+    evaluations = "--gin.train.evaluations=[@LossEvaluation()]"
+    metric = "--metric=toy/dev/loss", evaluations, "--gin.RATE=1.0"
+    for options, first in (
+        (["--grid=TASK=['cogs', 'mnli']"], "TASK=cogs has 'cogs'"),
+        (["--setting=TASK=cogs", "--setting=Run.task=mnli"], "TASK=cogs has 'cogs'"),
+    ):
+        with pytest.raises(UserError, match=f"one task. {first}, and .*mnli"):
+            sweep(stand_in, *options, *metric)
+        assert not stand_in.exists()
+    own = "--gin.LossEvaluation.task=toy", "--grid=TASK=['cogs', 'mnli']"
+    sweep(stand_in, *own, *metric)
+    assert len(os.listdir(stand_in)) == 2
+
+
 def test_contestants_are_files_of_their_own(stand_in, tmp_path):
     """Read before --gin_file, whose RATE counts; each with each setting."""
     for name in "bc":

@@ -26,7 +26,15 @@ from remixer_tf.commands import (
     write_runs,
 )
 from remixer_tf.configuration import parts
-from remixer_tf.configuration.bindings import flag_of, last, literal, name_of, read_text
+from remixer_tf.configuration.bindings import (
+    Name,
+    flag_of,
+    last,
+    literal,
+    name_of,
+    read_text,
+)
+from remixer_tf.configuration.values import MACRO
 from remixer_tf.errors import UserError
 
 _POLL_SECONDS = 0.2
@@ -142,8 +150,10 @@ def _contestants(files):
 def _check(runs, metric):
     """Reads the configuration of each setting, so that a wrong name starts no run.
 
-    With a metric, a setting that evaluates nothing is a UserError.
+    With a metric, a setting that evaluates nothing, or another task than the first
+    one, is a UserError.
     """
+    tasks = {}  # from a task, as gin has it, to the first setting of it
     waiting = {run.setting: run for run in runs if not _has_ended(run)}
     for run in waiting.values():
         arguments = f"--model_dir={run.folder}", *run.arguments
@@ -155,11 +165,36 @@ def _check(runs, metric):
                 f"--metric={metric} needs an evaluation, and {run.setting} has none. "
                 "Add --gin.train.evaluations=[@LossEvaluation()]."
             )
+        if metric and not _evaluates_another_task(settings):
+            tasks.setdefault(_task(settings), run.setting)
+    if len(tasks) > 1:
+        (task, setting), (other, different) = [*tasks.items()][:2]
+        raise UserError(
+            f"--metric={metric} compares contestants of one task. {setting} has "
+            f"{task}, and {different} has {other}. Give all the same Run.task (TASK), "
+            "or sweep without --metric."
+        )
 
 
 def _evaluates(settings):
     """Whether train.evaluations names any; they are not made."""
     return bool(settings.written("", parts.find("train").selector).get("evaluations"))
+
+
+def _evaluates_another_task(settings):
+    """Whether an evaluation names a task of its own, and not the run's."""
+    return any(
+        selector.startswith("remixer_tf.evaluation.") and "task" in values
+        for (_, selector), values in settings.bindings.items()
+    )
+
+
+def _task(settings):
+    """Returns `Run.task` as gin text, a macro's value for the macro."""
+    value = settings.written("", parts.find("Run").selector).get("task")
+    while isinstance(value, Name) and value.startswith("%"):
+        value = settings.written(value[1:], MACRO).get("value")
+    return repr(value)
 
 
 def _grid(text):

@@ -17,7 +17,6 @@ mlm-fnet-flops. `--gin_file` names files of other sizes, which are read last.
 """
 
 import argparse
-import concurrent.futures
 import functools
 import json
 import os
@@ -201,14 +200,12 @@ def train_cells(cells, options):
         words = executor.submit(runs.word_vocabulary, folder, "mini_cogs").result()
         data = {name: text for name in SETTINGS}
         data["seq2seq"] = [f"VOCABULARY_FILE = {words!r}"]
-        waiting = {}
+        calls = []
         for cell in cells:
             if cell not in done:
                 given = cell, sizes.get(cell[:3]), gin, data[cell.setting]
-                future = executor.submit(runs.apart, measure, cell.name, *given)
-                waiting[future] = cell
-        for future in concurrent.futures.as_completed(waiting):
-            cell = waiting[future]
+                calls.append((cell, runs.apart, (measure, cell.name, *given)))
+        for cell, future in runs.as_they_end(executor, options.workers, calls):
             if future.exception():
                 failed.append(cell.name)
                 continue

@@ -1,6 +1,7 @@
 """Runs of a benchmark: made once, several at a time, told apart by their means."""
 
 import concurrent.futures
+import itertools
 import json
 import math
 import multiprocessing
@@ -180,6 +181,29 @@ def processes(number, one_thread, runs_of_each):
         initializer=use_one_thread if one_thread else None,
         max_tasks_per_child=runs_of_each,
     )
+
+
+def as_they_end(executor, number, calls):
+    """Has an executor of `number` processes make calls, and yields those that ended.
+
+    No more are submitted than run: of those that wait, Python 3.11 starts no other
+    process once one has ended after its runs (CPython's issue 115634).
+
+    Args:
+        calls: iterable of (key, function, arguments).
+
+    Yields:
+        (key, future), a `concurrent.futures.Future` that is done.
+    """
+    calls, running = iter(calls), {}
+    while True:
+        for key, function, arguments in itertools.islice(calls, number - len(running)):
+            running[executor.submit(function, *arguments)] = key
+        if not running:
+            return
+        first = concurrent.futures.FIRST_COMPLETED
+        for future in concurrent.futures.wait(running, return_when=first).done:
+            yield running.pop(future), future
 
 
 def apart(function, name, *arguments):

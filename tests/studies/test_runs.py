@@ -1,6 +1,7 @@
 """The settings by which the runs of studies differ."""
 
 import math
+import os
 import statistics
 
 import pytest
@@ -25,3 +26,12 @@ def test_verdict_without_deviations():
     assert runs.verdict([1.0, 1.0], [1.5, 1.5])[0] == "supported"
     assert runs.verdict([1.0, 1.0], [1.0, 1.0]) == ("a tie", 0)
     assert runs.verdict([1.0], [2.0, 2.1])[0] == "undecided"
+
+
+def test_a_process_that_has_had_its_runs_gives_way_to_another():
+    calls = [(number, os.getpid, ()) for number in range(5)]
+    with runs.processes(1, False, runs_of_each=2) as executor:
+        found = {
+            key: future.result() for key, future in runs.as_they_end(executor, 1, calls)
+        }
+    assert [*found] == [*range(5)] and len({*found.values()}) == 3

@@ -16,8 +16,9 @@ from remixer_tf.server.openapi import openapi
 from remixer_tf.server.requests import json_response
 from remixer_tf.server.served import Failure
 
-PAGE = pathlib.Path(__file__).parent / "page"
-_TYPES = {".html", ".css", ".js"}
+_PAGE = pathlib.Path(__file__).parent / "page"
+_PAGE_FILES = [x for x in _PAGE.iterdir() if x.suffix in (".html", ".css", ".js")]
+_OF_PAGE = {f"/{file.name}": file for file in _PAGE_FILES}
 _OPEN = ("/", "/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 
 
@@ -57,7 +58,7 @@ class Server:
             routes.append(Route(f"/{name}", call, methods=["POST"], name=f"/{name}"))
         for protocol in (tf_serving, open_inference, completions):
             routes += protocol.routes()
-        routes.append(Route("/{file}", page_file, name="/FILE"))
+        routes += [Route(path, page_file, name="/FILE") for path in _OF_PAGE]
         self._router = Router(routes, redirect_slashes=False)
 
     def start(self):
@@ -109,6 +110,9 @@ class Server:
                 self.say(f"{route_of(scope)}: {refusal.kind} while computing")
         except HTTPException as error:
             response = refused(scope["path"], _of_routing(scope, error))
+        except asyncio.CancelledError:  # The time to end in is over.
+            ending = try_later(503, "The server is ending. Ask again later.", 5)
+            response = refused(scope["path"], ending)
         except ClientLeft:
             status = status or 499
         except Exception as error:
@@ -123,7 +127,7 @@ class Server:
     def _check_token(self, scope):
         """Raises a `Refusal` unless a request has the token, or needs none."""
         path = scope["path"]
-        if self._token is None or path in _OPEN or _of_page(path):
+        if self._token is None or path in _OPEN or path in _OF_PAGE:
             return
         given = dict(scope["headers"]).get(b"authorization", b"")
         scheme, _, token = given.partition(b" ")
@@ -172,7 +176,8 @@ def _of_routing(scope, error):
     """The `Refusal` of an unknown route or method."""
     path = f"{scope['path']!r:.80}"
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
+        methods = (error.headers or {}).get("Allow", "").split(", ")
+        allowed = ", ".join(sorted(methods))
         text = f"{path} takes {allowed}."
         return Refusal(405, text, {"Allow": allowed} if allowed else None)
     text = f"There is nothing at {path}. GET /openapi.json lists what there is."
@@ -199,15 +204,12 @@ async def metrics(request):
 
 async def page(request):
     """The page."""
-    return FileResponse(PAGE / "index.html", headers=_PAGE_HEADERS)
+    return FileResponse(_OF_PAGE["/index.html"], headers=_PAGE_HEADERS)
 
 
 async def page_file(request):
     """A file of the page."""
-    name = request.path_params["file"]
-    if not _of_page(f"/{name}"):
-        raise HTTPException(404)
-    return FileResponse(PAGE / name, headers=_PAGE_HEADERS)
+    return FileResponse(_OF_PAGE[request.scope["path"]], headers=_PAGE_HEADERS)
 
 
 _PAGE_HEADERS = {
@@ -218,11 +220,3 @@ _PAGE_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-
-
-def _of_page(path):
-    """Whether a path is that of a file of the page."""
-    name = path.removeprefix("/")
-    if "/" in name or "\0" in name or pathlib.PurePath(name).suffix not in _TYPES:
-        return False
-    return name in {x.name for x in PAGE.iterdir() if x.is_file()}

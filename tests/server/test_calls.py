@@ -95,9 +95,10 @@ def test_unknown_routes_and_methods(client):
     for path in ("/generat", "/v1/x", "/../etc/passwd", "/page/index.html"):
         assert client.get(path).status_code == 404
         assert client.get(path).json()["error"].startswith("There is nothing at")
-    response = client.delete("/generate")
-    assert response.status_code == 405 and response.headers["Allow"] == "POST"
-    assert response.json()["error"] == "'/generate' takes POST."
+    for method in ("DELETE", "GET"):
+        response = client.request(method, "/generate")
+        assert response.status_code == 405 and response.headers["Allow"] == "POST"
+        assert response.json()["error"] == "'/generate' takes POST."
 
 
 def test_a_token_is_asked_for():

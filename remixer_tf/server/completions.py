@@ -131,7 +131,7 @@ async def completions(request):
         "model": served.name,
     }
     if given.get("stream"):
-        return await _streamed(app, served, given, about)
+        return await _streamed(request, served, given, about)
     choices, usage = await unless_left(request, _choices(app, served, given))
     return json_response({**about, "choices": choices, "usage": usage})
 
@@ -268,15 +268,17 @@ def _held(text, stops):
     )
 
 
-async def _streamed(app, served, given, about):
+async def _streamed(request, served, given, about):
     """The response that sends pieces of answers, one answer after the other."""
     for name in ("logprobs", "echo"):
         if given.get(name) not in (None, False):
             raise invalid(f"{name} is not streamed. Leave it or stream out.")
     if given.get("max_tokens") == 0:
         raise invalid("max_tokens=0 writes nothing.")
+    app = request.app
     chunks = _chunks(app, served, given)
-    first = await anext(chunks)  # before the response begins: it may be a refusal
+    # Before the response begins, as it may be a refusal.
+    first = await unless_left(request, anext(chunks))
 
     async def events():
         try:

@@ -1,5 +1,6 @@
 """A server goes on answering, whatever is sent to it."""
 
+import concurrent.futures
 import socket
 import time
 
@@ -41,14 +42,19 @@ def test_slow_clients_are_left(monkeypatch):
 
 
 @pytest.mark.slow
-def test_texts_of_clients_that_leave_are_not_computed():
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        (b"/generate", b'{"inputs": "left"}'),
+        (b"/v1/completions", b'{"model": "echo", "prompt": "left", "stream": true}'),
+    ],
+)
+def test_texts_of_clients_that_leave_are_not_computed(route, body):
     models = []
     with listening([of_echo(made=models)]) as url:
         place, (served,) = httpx.URL(url), models
-        request = (
-            b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 18\r\n\r\n"
-            b'{"inputs": "left"}'
-        )
+        head = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+        request = head % (route, len(body)) + body
         served.may_compute.clear()
         clients = [socket.create_connection((place.host, place.port)) for _ in range(3)]
         for client in clients:
@@ -65,3 +71,20 @@ def test_texts_of_clients_that_leave_are_not_computed():
         clients[0].close()
         ask(url)
         assert served.texts == [b"left", b"abc"]
+
+
+@pytest.mark.slow
+def test_what_is_not_answered_in_time_at_the_end_is_refused():
+    models = []
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        with listening([of_echo(made=models)]) as url:
+            models[0].may_compute.clear()
+            body = {"inputs": "a"}
+            late = pool.submit(httpx.post, f"{url}/generate", json=body, timeout=30)
+            end = time.monotonic() + 5
+            while not models[0].thread.busy and time.monotonic() < end:
+                time.sleep(0.01)
+        response = late.result()
+    models[0].may_compute.set()
+    assert response.status_code == 503 and response.headers["Retry-After"] == "5"
+    assert response.json()["error"].startswith("The server is ending.")

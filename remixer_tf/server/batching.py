@@ -179,17 +179,26 @@ def _requests(rows):
 
 
 def _compute(rows):
-    """Computes rows together; if that fails, each alone: an answer or an exception."""
-    signature, values = rows[0].signature, [row.values for row in rows]
+    """Computes rows of a signature together: a list of answers, or of exceptions."""
+    signature = rows[0].signature
+
+    def answers(rows):
+        values = padded(signature, [row.values for row in rows])
+        return signature.compute(values)[: len(rows)]
+
+    return in_halves(answers, rows)
+
+
+def in_halves(function, rows):
+    """Returns a function's answers to rows, which it answers together if it can.
+
+    If that fails it answers each half: a few rows that fail cost the others little. A
+    row that also fails alone has the exception in place of its answer.
+    """
     try:
-        return signature.compute(padded(signature, values))[: len(rows)]
+        return function(rows)
     except Exception as error:
         if len(rows) == 1:
             return [error]
-    found = []
-    for value in values:
-        try:
-            found.append(signature.compute(padded(signature, [value]))[0])
-        except Exception as error:
-            found.append(error)
-    return found
+    half = len(rows) // 2
+    return in_halves(function, rows[:half]) + in_halves(function, rows[half:])

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from remixer_tf.server.batching import Batcher, Thread
+from remixer_tf.server.batching import Batcher, Thread, in_halves
 from remixer_tf.server.limits import Refusal
 from remixer_tf.server.signatures import Signature, Tensor, how_many
 from tests.server.conftest import LIMITS
@@ -171,3 +171,20 @@ def test_a_row_that_fails_fails_alone():
         thread.stop()
 
     asyncio.run(test())
+
+
+def test_rows_that_fail_are_found_in_halves():
+    computed = []
+
+    def upper(rows):
+        computed.append(len(rows))
+        if "bad" in rows:
+            raise ValueError("bad")
+        return [row.upper() for row in rows]
+
+    rows = [*"abcdefghijkl", "bad", *"mno"]
+    *found, bad = [x for i, x in enumerate(in_halves(upper, rows)) if i != 12] + [
+        in_halves(upper, ["bad"])[0]
+    ]
+    assert found == [*"ABCDEFGHIJKLMNO"] and isinstance(bad, ValueError)
+    assert computed == [16, 8, 8, 4, 4, 2, 1, 1, 2, 1]

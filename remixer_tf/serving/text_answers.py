@@ -48,7 +48,6 @@ class TextAnswers(tf.Module):
             clean_up_tokenization_spaces=clean_up_tokenization_spaces,
         )
         self.unsettled = UNSETTLED if clean_up_tokenization_spaces else 0
-        self._read = tf.function(self.read, [STRINGS], autograph=False)
 
     def __call__(self, inputs, settings=None):
         """Answers, with settings in place of the search's own, see `searchable`."""
@@ -59,8 +58,14 @@ class TextAnswers(tf.Module):
 
     def tokens_of(self, inputs):
         """`read` by a graph: ids as a NumPy array, and if trimmed, a tensor."""
-        tokens, trimmed = self._read(inputs)
+        tokens, trimmed = self._read(tf.convert_to_tensor(inputs, tf.string))
         return tokens.numpy(), trimmed
+
+    @functools.cached_property
+    def _read(self):
+        # TensorFlow warns of a function of many instances, but not of a graph.
+        function = tf.function(self.read, [STRINGS], autograph=False)
+        return function.get_concrete_function()
 
     def decode_tokens(self, tokens, settings=None):
         """Answers ids, int32 `[batch, input_length]`: a `Decoded` of NumPy arrays."""

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from remixer_tf.loaded.searches import Pieces
-from remixer_tf.server.batching import finish
+from remixer_tf.server.batching import finish, in_halves
 from remixer_tf.serving.places import Places, Question
 
 # Tokens of a turn at most: meanwhile no question is begun, and no piece is sent.
@@ -122,28 +122,29 @@ class Writer:
             self._places.arrange(writing, new)
             return self._write()
         except Exception:
-            self._places.clear()
+            rows = writing + new
         found = []
-        for row in writing + new:
-            answer = self._alone(row)
+        for row, answer in zip(rows, in_halves(self._whole, rows), strict=True):
             if row.pieces is not None and not isinstance(answer, Exception):
                 ids = answer["tokens"]
                 found.append((row, (row.cut.next(ids, True), ids)))
             found.append((row, answer))
         return found
 
-    def _alone(self, row):
-        """Answers a row alone. Returns the answer, or what the row raises."""
-        try:
-            return self.answer(row.text, row.settings)
-        except Exception as error:
-            return error
+    def _whole(self, rows):
+        """Returns the whole answers to rows, a list of dictionaries."""
+        self._places.clear()
+        self._read(rows)
+        writing, new, found = [], rows, {}
+        while len(found) < len(rows):
+            self._places.arrange(writing, new)
+            found |= self._ended(*self._places.write(2**30))
+            writing, new = [row for row in self._places.questions if row], []
+        return [found[row] for row in rows]
 
     def answer(self, text, settings):
         """Answers a question at once, in the thread."""
-        row = self._asked(text, settings)
-        self._read([row])
-        return self._answers([row], self._places.alone(row))[0]
+        return self._whole([self._asked(text, settings)])[0]
 
     def _asked(self, text, settings):
         inputs = {name: settings.get(name, x) for name, x in self._defaults.items()}
@@ -169,11 +170,15 @@ class Writer:
             ids = decoded.tokens[i]
             ids = ids[ids > 0]
             found.append((row, (row.cut.next(ids, i in ended), ids.tolist())))
-        if ended:
-            rows = self._places.leave(ended)
-            of_ended = tf.nest.map_structure(lambda x: x[ended], decoded)
-            found += zip(rows, self._answers(rows, of_ended), strict=True)
-        return found
+        return [*found, *self._ended(decoded, ended).items()]
+
+    def _ended(self, decoded, ended):
+        """Takes rows that have ended out of their places: a dictionary of answers."""
+        if not ended:
+            return {}
+        rows = self._places.leave(ended)
+        of_ended = tf.nest.map_structure(lambda x: x[ended], decoded)
+        return dict(zip(rows, self._answers(rows, of_ended), strict=True))
 
     def _answers(self, rows, decoded):
         """Answers of rows that have ended, dictionaries."""

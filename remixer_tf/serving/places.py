@@ -99,17 +99,6 @@ class Places:
             self.questions[i] = None
         return found
 
-    def alone(self, question):
-        """Answers a question in a batch of its own: a `Decoded` of one row."""
-        shape = self.search.shape(question.length, self._first(question) + 1)
-        state = self._begun([question], shape)
-        while True:
-            decoded, state = self.search.write(state, 2**30, 0)
-            if not state.running[0]:
-                return decoded
-            most = int(state.steps[0]) + 1
-            state = self.search.fit(state, self.search.shape(question.length, most))
-
     def _begun(self, questions, shape):
         tokens = np.stack([one.tokens for one in questions])
         settings = keras.tree.map_structure(

@@ -136,6 +136,34 @@ def test_a_question_that_fails_fails_alone(run, writer, search, monkeypatch):
         )
 
 
+def test_a_turn_that_fails_is_written_again_together(run, writer, monkeypatch):
+    """As when a batch needs more memory than there is: its halves may not."""
+    write, sizes = writer._places.write, []
+
+    def failing(steps):
+        sizes.append(sum(row is not None for row in writer._places.questions))
+        if sizes[-1] == 4:
+            raise MemoryError("bad")
+        return write(steps)
+
+    monkeypatch.setattr(writer._places, "write", failing)
+
+    async def test():
+        pieces = asyncio.Queue()
+        rows = [writer.ask(text, longest(16), pieces) for text in TEXTS[:1]]
+        rows += [writer.ask(text, longest(16)) for text in TEXTS[1:4]]
+        answers = await asyncio.gather(*rows)
+        return answers, await pieces.get()
+
+    answers, (piece, _) = asyncio.run(test())
+    for answer, text in zip(answers, TEXTS, strict=False):
+        assert answer["outputs"].decode("utf-8", "replace") == expected(
+            run, text, max_length=16
+        )
+    assert piece == expected(run, TEXTS[0], max_length=16)
+    assert sizes[:3] == [4, 4, 2] and sizes.count(2) >= 2
+
+
 def test_an_answer_comes_in_pieces_beside_others(run, writer):
     async def test():
         pieces = asyncio.Queue()

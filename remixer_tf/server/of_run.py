@@ -470,7 +470,8 @@ class ServedRun(Served):
             for search in drawn:
                 search.writer.search.trace_others()
             seconds = time.monotonic() - start
-            self._say(f"{self.name}: XLA compiled {number} shapes in {seconds:.1f} s")
+            made = f"XLA compiled {number} shapes" if number else "made all graphs"
+            self._say(f"{self.name}: {made} in {seconds:.1f} s")
         except Exception as error:
             if not loop.is_closed():
                 self._say(f"{self.name}: gets no faster ({type(error).__name__})")
@@ -604,11 +605,8 @@ class ServedRun(Served):
             pieces = asyncio.Queue()
             answer = writer.ask(text, row["settings"], pieces)
             try:
-                async with self.in_time():  # until it begins
-                    piece = await pieces.get()
-                while piece is not None:
+                while (piece := await self._next(pieces.get())) is not None:
                     yield piece
-                    piece = await pieces.get()
                 await answer
             except Exception as error:
                 raise self.refusal(error) from None
@@ -632,7 +630,7 @@ class ServedRun(Served):
         try:
             while True:
                 try:
-                    found = await thread.call(next, pieces, None)
+                    found = await self._next(thread.call(next, pieces, None))
                 except Exception as error:
                     raise self.refusal(error) from None
                 if found is None:
@@ -642,6 +640,11 @@ class ServedRun(Served):
         finally:
             self._streams -= 1
             thread.stop(pieces.close)
+
+    async def _next(self, piece):
+        """Returns what a coroutine returns, within the time of an answer."""
+        async with self.in_time():
+            return await piece
 
     async def count_tokens(self, texts):
         found, _ = await self.thread.call(

@@ -4,6 +4,8 @@ import asyncio
 import base64
 import concurrent.futures
 import functools
+import logging
+import threading
 import time
 import warnings
 
@@ -13,8 +15,10 @@ import tensorflow as tf
 
 import remixer_tf as rt
 from remixer_tf.server.batching import Thread
-from remixer_tf.server.limits import Limits
+from remixer_tf.server.limits import Limits, Refusal
+from remixer_tf.server.models import Source
 from remixer_tf.server.observed import MOST_TOKENS
+from remixer_tf.server.of_run import ServedRun
 from tests.server.conftest import LIMITS, of_run, serving
 from tests.server.test_watch import wait_for
 
@@ -149,6 +153,34 @@ def test_other_searches_are_compiled_and_counted(bytes_run, run):
         assert "beams must be an integer from 1 to 4" in refused.json()["error"]
 
 
+def test_searches_are_made_without_warnings(run, monkeypatch):
+    """TensorFlow has one for a function that many instances trace."""
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    monkeypatch.setattr(tf.get_logger(), "handlers", [handler])
+    for number in range(8):
+        answerer, _ = run.answerer(beams=number + 1)
+        ids, _ = answerer.tokens_of(["A cat"])
+        assert np.count_nonzero(ids) == 6
+    assert not lines
+
+
+def test_other_precisions_speak_of_no_xla(bytes_run):
+    """It would change the likeliest token of a model in bfloat16."""
+
+    def load(thread):
+        policy = "Run.dtype_policy = 'mixed_bfloat16'"
+        run = rt.load(bytes_run, bindings=[policy])
+        return ServedRun(run, "tiny", LIMITS, thread, (1, 2))
+
+    with serving([Source("tiny", load)]) as client:
+        served = client.app.models.get()
+        wait_for(lambda: not served.is_compiling, 120)
+        assert "made all graphs" in client.said[-1]
+        assert not any("XLA" in line for line in client.said)
+
+
 def test_encoders_are_asked(classifier_run, span_run):
     encoder, spans = rt.load(classifier_run), rt.load(span_run)
     texts = ["a charming journey", "bleak", "x" * 60]
@@ -235,16 +267,16 @@ def test_matrices_of_a_text(tiny):
 
 @pytest.fixture(scope="module")
 def hurried(bytes_run):
-    """Asks a server with a second for each answer; it has the model, `served`."""
-    limits = Limits(max_rows=8, max_queue=12, timeout=1)
+    """Asks a server with four seconds for each answer; it has the model, `served`."""
+    limits = Limits(max_rows=8, max_queue=12, timeout=4)
     with serving([of_run("tiny", bytes_run, limits)], limits) as client:
         client.served = client.app.models.get()
+        wait_for(lambda: not client.served.is_compiling, 120)
         yield client
 
 
 def test_draws_wait_for_their_search_within_the_limits(hurried):
     served = hurried.served
-    wait_for(lambda: not served.is_compiling, 120)
     served._draws.made.clear()  # as in the first seconds
     with concurrent.futures.ThreadPoolExecutor() as pool:
         ask = functools.partial(hurried.post, "/generate")
@@ -257,6 +289,31 @@ def test_draws_wait_for_their_search_within_the_limits(hurried):
     assert hurried.post("/v1/completions", json=stream).status_code == 408
     served._draws.made.set()
     assert hurried.post("/v1/completions", json=stream).status_code == 200
+
+
+def test_a_stream_that_halts_ends_within_the_limits(hurried, monkeypatch):
+    served, thread, may_write = hurried.served, Thread("halts"), threading.Event()
+    writer = served._own.writer
+    monkeypatch.setattr(writer, "_thread", thread)
+    turn = writer._turn
+
+    def halting(new, writing):
+        assert new or may_write.wait(20)
+        return turn(new, writing)
+
+    monkeypatch.setattr(writer, "_turn", halting)
+
+    async def test():
+        pieces = served.stream(b"A cat", {})
+        await anext(pieces)
+        with pytest.raises(Refusal, match=r"No answer in 4 s\."):
+            await anext(pieces)
+        may_write.set()
+        while writer.is_writing():
+            await asyncio.sleep(0.01)
+
+    asyncio.run(test())
+    thread.stop()
 
 
 def test_a_replaced_model_ends_its_streams(hurried, run, monkeypatch):

@@ -92,6 +92,12 @@ def lock(place):
     import fcntl
 
     descriptor = os.open(place, os.O_RDONLY)
+    if descriptor < 3:  # the number of a standard stream that is closed
+        first, descriptor = (
+            descriptor,
+            fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3),
+        )
+        os.close(first)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

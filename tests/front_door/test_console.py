@@ -199,12 +199,14 @@ assert not os.path.getsize(sys.argv[1])
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_opened_before_files_take_their_numbers(tmp_path, closed):
+    """Also where the package locks a folder for compiled programs at its import."""
     arguments = shlex.join([sys.executable, "-c", STREAMS, f"{tmp_path}/file"])
     done = subprocess.run(
         ["bash", "-c", f"{arguments} {closed}"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=False,
+        env=os.environ | {"REMIXER_TF_CACHE": str(tmp_path / "programs")},
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == (b"" if " >&-" in f" {closed}" else b"\xff\n")

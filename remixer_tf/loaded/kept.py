@@ -3,14 +3,14 @@
 import dataclasses
 import functools
 
-_MOST_KEPT = 8  # graphs, or rather what `kept` keeps
+MOST_KEPT = 8  # graphs, or rather what `kept` keeps
 
 
 def kept(method):
     """Keeps what a method returns while the model has the same variables.
 
     Graphs are traced for these: `enable_lora` adds variables, `quantize` replaces them.
-    It keeps `_MOST_KEPT` results, those that were asked for last.
+    It keeps `MOST_KEPT` results, those that were asked for last.
     """
 
     @functools.wraps(method)
@@ -24,7 +24,7 @@ def kept(method):
         if found is None:
             found = method(self, *args)
         self._kept[key] = found  # behind those that were asked for earlier
-        if len(self._kept) > _MOST_KEPT:
+        if len(self._kept) > MOST_KEPT:
             self._kept.pop(next(iter(self._kept)), None)
         return found
 

@@ -78,6 +78,7 @@ class LoadedRun(TextMethods, EncoderMethods, TableMethods):
         self.run = dataclasses.replace(run, weights=self._restored)
         self._origin = model_dir or f"{source.format}, in memory"
         self._kept, self._traced_for = {}, None  # See `kept`.
+        self._searches = 0  # that were made
 
     @classmethod
     def of_folder(cls, model_dir, step=None, bindings=(), **allowed):

@@ -15,7 +15,7 @@ from remixer_tf.errors import UserError, check_flags, check_integers, check_unic
 from remixer_tf.layers.base import reads_at_once
 from remixer_tf.loaded import searches
 from remixer_tf.loaded.inputs import LongTexts, listed
-from remixer_tf.loaded.kept import Options, kept
+from remixer_tf.loaded.kept import MOST_KEPT, Options, kept
 from remixer_tf.serving.text_scorer import TextScorer, text_scorer
 from remixer_tf.serving.text_to_text import AHEAD, TextToText, text_to_text
 from remixer_tf.serving.token_graph import searchable
@@ -307,6 +307,12 @@ class TextMethods:
         )
         if found:
             given["decode_fn"] = found
+        # XLA keeps each program until the process ends, also those of graphs that
+        # `kept` has given up.
+        self._searches += 1
+        late = self._searches > MOST_KEPT
+        if late and configuration.value(text_to_text, "jit_compile") is None:
+            given["jit_compile"] = False
         answerer, _ = configuration.call(
             text_to_text, self.run, self.model_dir, **given
         )

@@ -150,6 +150,28 @@ def test_new_numbers_trace_few_graphs(bytes_run, monkeypatch):
     assert len(run._kept) == 8
 
 
+def test_xla_compiles_no_more_searches_than_are_kept(bytes_run, monkeypatch):
+    """Their programs stay in memory until the process ends."""
+    run, asked = rt.load(bytes_run), []
+    engine, _ = run.run.weights()
+    compile = engine.compile
+
+    def listen(function, **options):
+        asked.append(options["xla"])
+        return compile(function, **options)
+
+    monkeypatch.setattr(engine, "compile", listen)
+    for text in "abcdefghijkl":
+        run.answerer(allowed=[text, "no"])
+    assert asked == ["answers"] * 8 + [False] * 4
+    asked.clear()
+    run = rt.load(bytes_run, bindings=["text_to_text.jit_compile = True"])
+    monkeypatch.setattr(run.run.weights()[0], "compile", listen)
+    for text in "abcdefghij":
+        run.answerer(allowed=[text, "no"])
+    assert asked == [True] * 10  # as the configuration says
+
+
 def test_draws_without_a_seed_have_one_each(bytes_asked):
     found = set()
     for _ in range(2):

@@ -34,6 +34,7 @@ from remixer_tf.evaluation.results import write_result
 from remixer_tf.optimizers.schedules import WarmupConstant
 from remixer_tf.run import Run
 from remixer_tf.training import progress, timed_batches
+from remixer_tf.training.logs import Totals
 from remixer_tf.training.run_files import write_configuration
 from remixer_tf.training.settings import Watching
 from remixer_tf.training.stop_signal import PREEMPTED, StopSignal
@@ -360,6 +361,22 @@ def test_a_step_counts_once_however_it_loops(tmp_path):
         )
     ]
     assert counts[0] == counts[1] == counts[2] > 0
+
+
+@pytest.mark.slow
+def test_flops_that_an_earlier_version_did_not_count(tmp_path, monkeypatch):
+    """A sum that leaves some steps out would look like a quick model."""
+    summary = Totals.summary
+
+    def earlier(self, step):
+        found = summary(self, step).items()
+        return {name: value for name, value in found if "rest" not in name}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Totals, "summary", earlier)
+        run(tmp_path, 2)
+    found = run(tmp_path, 4)
+    assert found["counted_steps"] == 4 and not any("rest" in name for name in found)
 
 
 @pytest.mark.slower

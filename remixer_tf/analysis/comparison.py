@@ -81,8 +81,11 @@ def read_run(folder, read_bindings):
             found["missing", f"{name} is damaged"] = "it does not count"
             return {}
         if isinstance(left_out := values.get("not_counted"), list):
-            what = f"no FLOPs of {', '.join(map(str, left_out))}"
-            found["missing", what] = "they are not counted"
+            what = f"no products of {', '.join(map(str, left_out))}"
+            found["missing", what] = (
+                "matrix-product FLOPs leave them out, and other FLOPs have those of "
+                "Fourier transforms alone"
+            )
         return {
             name: value
             for name, value in values.items()

@@ -371,9 +371,9 @@ def add_contest(parser):
     parser.add_argument(
         "--metric",
         metavar="NAME",
-        help="show one table of this metric, such as loss/cogs/test/loss: mean, "
-        "deviation and 95%% bootstrap interval over seeds, differences from the first "
-        "column's by seed, parameters, FLOPs",
+        help="show one table of this metric, such as cogs/test/loss: mean, deviation "
+        "and 95%% bootstrap interval over seeds, differences from the first column's "
+        "by seed, parameters, FLOPs, speed, memory",
     )
     help = "picture of --metric over FLOPs, such as plot.png"
     parser.add_argument("--plot", metavar="FILE", help=help)

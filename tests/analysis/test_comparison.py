@@ -104,7 +104,8 @@ What differs in gin (empty: not set)
 - training: no best.json: it has no Checkpointing.best, or no evaluation yet
 - fresh: no operative_config.gin: its configuration cannot be compared
 - fresh: no best.json: it has no Checkpointing.best, or no evaluation yet
-- fresh: no FLOPs of FFT2D, Qr: they are not counted
+- fresh: no products of FFT2D, Qr: matrix-product FLOPs leave them out, and other \
+FLOPs have those of Fourier transforms alone
 - fresh: no results in eval: it was never evaluated
 """
 

@@ -116,7 +116,9 @@ def text_of(task, example, feature):
 
 
 def _plain(value):
-    """A scalar of an example as JSON has it."""
+    """A scalar of an example, or a dictionary of several, as JSON has it."""
+    if isinstance(value, Mapping):
+        return {name: _plain(x) for name, x in value.items() if np.ndim(x) == 0}
     if isinstance(value, bytes):
         return value.decode("utf-8", errors="replace")
     return np.asarray(value).item()

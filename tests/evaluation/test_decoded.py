@@ -1,6 +1,7 @@
 """Decoding splits, the files of their results, and what a task's metrics may be."""
 
 import json
+import types
 
 import keras
 import numpy as np
@@ -13,7 +14,7 @@ from remixer_tf.data.eval_batches import padded_lengths, read_examples
 from remixer_tf.decoding import greedy_decode
 from remixer_tf.errors import UserError
 from remixer_tf.evaluation.calls import call_on_examples
-from remixer_tf.evaluation.task_metrics import _flatten
+from remixer_tf.evaluation.task_metrics import _flatten, list_predictions
 from remixer_tf.tasks.text_metrics import Percent
 from tests.data.toy_tasks import VOCABULARY, rows, toy_task, word_metric
 from tests.evaluation.shift import DEV, LENGTHS, decoded, shift_engine
@@ -159,6 +160,19 @@ def test_a_task_without_metrics_gives_predictions(tmp_path):
         == {}
     )
     assert (tmp_path / "eval" / "toy" / "dev" / "3" / "predictions.jsonl").exists()
+
+
+def test_what_numbers_an_example_may_be_nested():
+    idx = {
+        "paragraph": np.int64(3),
+        "name": b"caf\xc3\xa9",
+        "of": {"x": np.bool_(True)},
+    }
+    example = {"targets": np.array([5]), "idx": idx, "vector": np.ones(2)}
+    tokens = types.SimpleNamespace(tokens=[np.array([5])])
+    (record,) = list_predictions(toy_task({"dev": DEV}), [example], tokens)
+    found = json.loads(json.dumps(record))["idx"]
+    assert found == {"part": 3, "name": "café", "of": {"x": True}}
 
 
 @pytest.mark.slow

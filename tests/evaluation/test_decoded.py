@@ -172,7 +172,7 @@ def test_what_numbers_an_example_may_be_nested():
     tokens = types.SimpleNamespace(tokens=[np.array([5])])
     (record,) = list_predictions(toy_task({"dev": DEV}), [example], tokens)
     found = json.loads(json.dumps(record))["idx"]
-    assert found == {"part": 3, "name": "café", "of": {"x": True}}
+    assert found == {"paragraph": 3, "name": "café", "of": {"x": True}}
 
 
 @pytest.mark.slow

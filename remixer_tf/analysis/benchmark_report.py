@@ -8,6 +8,7 @@ import os
 import tensorflow as tf
 
 import remixer_tf.tasks  # noqa: F401  (registers the benchmarks)
+from remixer_tf.checkpoints.versions import check_run_version
 from remixer_tf.checkpoints.whole_folder import write_whole
 from remixer_tf.data.pipeline import get_task
 from remixer_tf.errors import MissingFileError, StorageError, UserError
@@ -28,6 +29,7 @@ def write_report(model_dir, step=None):
     """
     if not tf.io.gfile.isdir(model_dir):
         raise MissingFileError(f"There is no folder {model_dir}.")
+    check_run_version(model_dir)
     results = read_results(model_dir)
     steps = sorted({result["step"] for result in results})
     if not steps or step not in (None, *steps):

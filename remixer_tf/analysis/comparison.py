@@ -11,6 +11,7 @@ import re
 import statistics
 from typing import NamedTuple
 
+from remixer_tf.checkpoints.versions import check_run_version
 from remixer_tf.errors import UserError
 from remixer_tf.evaluation.results import (
     KINDS,
@@ -65,6 +66,7 @@ def read_run(folder, read_bindings):
             f"{', '.join(_WHY)}, eval. Name folders that training wrote, its "
             "--model_dir."
         )
+    check_run_version(folder)
     found = {
         ("missing", f"no {name}"): why
         for name, why in _WHY.items()

@@ -8,6 +8,8 @@ import pytest
 
 import remixer_tf
 from remixer_tf import configuration
+from remixer_tf.analysis.benchmark_report import write_report
+from remixer_tf.analysis.comparison import read_run
 from remixer_tf.checkpoints import versions
 from remixer_tf.checkpoints.initial import InitialCheckpoint
 from remixer_tf.checkpoints.reading import check_coverage
@@ -30,6 +32,8 @@ def test_no_way_leads_around_a_newer_version(tmp_path, clear_gin):
         lambda: InitialCheckpoint(str(folder / "checkpoints" / "2")),
         lambda: InitialCheckpoint(f"{folder}/checkpoints/2/"),
         lambda: read_model_folder(str(folder)),
+        lambda: read_run(str(folder), None),  # compare, sweep
+        lambda: write_report(str(folder)),
     ):
         with pytest.raises(UserError, match="was written by remixer_tf 10.0, and"):
             read()

@@ -50,7 +50,7 @@ class LoadedExport(LoadedRun):
             answers.write = functools.partial(
                 answers.write, skip_special_tokens=skip_special_tokens
             )
-        return answers, None
+        return answers, {}
 
     def _rows(self):
         return {

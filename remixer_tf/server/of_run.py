@@ -25,6 +25,7 @@ from remixer_tf.models import ImageClassifier, SpanHead
 from remixer_tf.server.batching import Thread
 from remixer_tf.server.calls import OPTIONS
 from remixer_tf.server.limits import invalid, try_later
+from remixer_tf.server.models import export_version
 from remixer_tf.server.observed import observed, pair_batch
 from remixer_tf.server.served import GENERATE, SCORE, Served, draw_seed
 from remixer_tf.server.signatures import Signature, Tensor
@@ -113,7 +114,8 @@ class ServedRun(Served):
         self._streams = self._asked_for = self._early = 0
         self._about = {}
         if isinstance(run, LoadedExport):
-            self.kind = "export"
+            self.kind, self.streams = "export", False
+            self.version = export_version(run.model_dir)
             self._add_answers()
             return
         engine, step = run.run.weights()
@@ -565,8 +567,6 @@ class ServedRun(Served):
                 warnings.simplefilter("ignore")
                 options["allowed"] = searches.allowed_ids(options["allowed"], codec)
         answerer, inputs = self.run.answerer(skip_special_tokens=skip, **options)
-        if not isinstance(inputs, dict):  # an export's file takes none
-            inputs = {}
         same, _ = searches.as_inputs(options)
         key = skip, Options(same), frozenset(inputs)
         search = self._others.pop(key, None)

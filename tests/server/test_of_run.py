@@ -4,6 +4,7 @@ import asyncio
 import base64
 import concurrent.futures
 import functools
+import json
 import logging
 import threading
 import time
@@ -223,6 +224,24 @@ def test_a_language_model_continues_and_scores(lm_run):
         total = sum(found["logprobs"]["token_logprobs"])
         assert total == pytest.approx(lm.score("", text), rel=1e-4)
         assert served.compilations == 0
+
+
+@pytest.mark.slower
+def test_an_export_in_8_bits_answers(run, tmp_path):
+    folder = run.export(str(tmp_path / "8"), "litert", weights="int8")
+    with serving([of_run("eight", folder)]) as client:
+        found = post(client, "generate", inputs=QUESTIONS)
+        assert found["outputs"] == ask(rt.load(folder), QUESTIONS)
+        assert found["version"] == "8"
+        asked = {"model": "eight", "prompt": QUESTIONS[1], "stream": True}
+        events = client.post("/v1/completions", json=asked).text.split("\n\n")
+        events = [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
+        text = "".join(event["choices"][0]["text"] for event in events)
+        assert text == found["outputs"][1]
+        for option in ({"max_length": 3}, {"seed": 3}):
+            refused = client.post("/generate", json={"inputs": "a", **option})
+            assert refused.status_code == 422
+            assert f"takes no {min(option)}" in refused.json()["error"]
 
 
 def test_images_are_classified(image_run):

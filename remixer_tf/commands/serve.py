@@ -168,7 +168,13 @@ def _is_loopback(host):
 
 def _sources(options, limits):
     """The `Source` of each model."""
-    from remixer_tf.server.models import Source, export_version, newest_export
+    from remixer_tf.checkpoints.export_folder import DESCRIPTION
+    from remixer_tf.server.models import (
+        EXPORT_FILE,
+        Source,
+        export_version,
+        newest_export,
+    )
 
     sources = []
     sizes = tuple(options.batch_sizes)
@@ -176,6 +182,8 @@ def _sources(options, limits):
         name, folder = _named(given, options.name)
         if not os.path.exists(folder) and not os.path.exists(f"{folder}.index"):
             raise MissingFileError(f"there is no {folder}. Set --model_dir to a run.")
+        if os.path.isfile(os.path.join(folder, EXPORT_FILE)):
+            raise UserError(f"{folder} is a SavedModel. Set --export={given}")
         load = functools.partial(_load_run, folder, name, limits, sizes, options)
         newest = None
         is_run = os.path.isdir(os.path.join(folder, "checkpoints"))
@@ -184,6 +192,8 @@ def _sources(options, limits):
         sources.append(Source(name, load, newest))
     for given in options.export:
         name, folder = _named(given, options.name)
+        if os.path.isfile(os.path.join(folder, DESCRIPTION)):
+            raise UserError(f"{folder} is no SavedModel. Set --model_dir={given}")
         newest_export(folder)
         load = functools.partial(_load_export, folder, name, limits, sizes)
 

@@ -178,10 +178,16 @@ def test_mistakes_are_one_line(tmp_path, taken_port, bytes_run):
     folder = tmp_path / "empty"
     folder.mkdir()
     run = f"--model_dir={bytes_run}"
+    for kind, file in (("saved", "saved_model.pb"), ("litert", "model.json")):
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / file).touch()
+    saved, litert = f"{tmp_path}/saved", f"a={tmp_path}/litert"
     for options, message in (
         ([], "there is nothing to serve"),
         ([f"--model_dir={folder}/no"], "there is no"),
         ([f"--export={folder}"], "is no export"),
+        ([f"--model_dir={saved}"], f"is a SavedModel. Set --export={saved}"),
+        ([f"--export={litert}"], f"is no SavedModel. Set --model_dir={litert}"),
         ([run, f"--port={taken_port}"], "cannot listen at 127.0.0.1"),
         ([run, "--port=70000"], "at most 65535"),
         ([run, "--host=0.0.0.0"], "lets other machines ask. Set --token"),

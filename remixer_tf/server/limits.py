@@ -24,7 +24,9 @@ class Limits:
         "searches kept that a request asks for and start-up did not compile, such as "
         "beams; 0 refuses them",
     )
-    timeout: int = _limit(60, "seconds until an answer is given up")
+    timeout: int = _limit(
+        60, "seconds until an answer, or the next piece of a stream, is given up"
+    )
     body_timeout: int = _limit(20, "seconds in which a request must arrive")
 
 

@@ -274,9 +274,10 @@ class CachedSource(seqio.DataSource):
         return [os.path.join(self.folder, name) for name in self._shards[split]]
 
     def get_dataset(self, split="train", shuffle=True, seed=None, shard_info=None, **_):
-        self._compare(split, shard_info or seqio.ShardInfo(0, 1))
+        part = shard_info or seqio.ShardInfo(0, 1)
+        self._compare(split, part)
         dataset = self._of_split[split].get_dataset(split, shuffle, seed, shard_info)
-        if shard_info is None:
+        if part.num_shards == 1:
             count = tf.data.experimental.assert_cardinality
             dataset = dataset.apply(count(self.num_input_examples(split)))
         return dataset

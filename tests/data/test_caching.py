@@ -86,6 +86,14 @@ def test_the_same_files_are_written_again(corpus, cache, tmp_path):
         assert (tmp_path / path.relative_to(cache)).read_bytes() == path.read_bytes()
 
 
+def test_a_host_that_reads_all_knows_how_many_a_cache_has(corpus, cache):
+    """A shuffle buffer of more would be saved whole, with each checkpoint."""
+    task = caching.cached_task(text_task("span_corruption", corpus), str(cache))
+    for part in (None, seqio.ShardInfo(0, 1)):
+        dataset = task.source.get_dataset("train", shard_info=part)
+        assert int(dataset.cardinality()) == len([*dataset]) == 27
+
+
 def test_a_cache_that_is_there_stays(corpus, cache):
     before = {path: path.stat().st_mtime_ns for path in cache.rglob("*")}
     task = text_task("span_corruption", corpus)

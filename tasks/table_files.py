@@ -45,6 +45,7 @@ _FORMATS = {
 }
 _OF_TEXT = (*_FORMATS[".tsv"], ".csv", *_FORMATS[".jsonl"])
 _BATCH = 1024  # rows of Parquet that are read at once
+_FIRST_ROWS = 1_000  # of JSON lines and TFRecord, one of which has each column
 
 
 class Line(NamedTuple):
@@ -137,6 +138,20 @@ class TableFile:
             with _arrow_errors(self.path, import_pyarrow(self.path)):
                 return sum(batch.num_rows for batch in self._open_arrow()[0])
         return sum(1 for _ in self._examples(0))
+
+    def first_columns(self):
+        """Reads the first row; of JSON lines and TFRecord, which have no header, 1,000.
+
+        Returns (names, place): the columns, none if no row can be read, and a str, the
+        path and which of its rows were read, for an error.
+        """
+        header = not isinstance(self.names, dict)
+        limit = 1 if header else _FIRST_ROWS
+        number = sum(1 for _ in itertools.islice(self.records(), limit))
+        place = self.path
+        if not header and number == limit:
+            place += f" (the first {limit:,} rows must show each column)"
+        return list(self.names) if number else [], place
 
     def records(self, skip=0):
         """Yields a list of `Line` for each record: a row, or the lines of a bad one.

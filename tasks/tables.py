@@ -53,8 +53,6 @@ from remixer_tf.tasks.table_files import (
 )
 from remixer_tf.tasks.text_metrics import METRICS, OF_T5
 
-_FIRST_ROWS = 1_000  # of JSON lines, one of which has each column
-
 
 @dataclasses.dataclass(frozen=True)
 class TableRows:
@@ -247,20 +245,16 @@ def _stream(table, split, path):
     file = TableFile(path, *options)
     bad, total = collections.defaultdict(list), 0
     how, skip = "TableRows.on_bad_rows = 'skip'", rows["on_bad_rows"] == "skip"
-    # JSON lines and TFRecord know the columns of rows that have been read.
-    first = _FIRST_ROWS if isinstance(file.names, dict) else 1
+    names, place = file.first_columns()
+    _check_columns(place, names, templates, rows)
     for line in itertools.chain.from_iterable(file.records()):
         total += 1
-        if total == first:
-            _check_columns(path, file.names, templates, rows)
         if rows["fractions"] and split != _drawn(path, line.number, rows):
             continue
         try:
             yield *_fill(line, *templates), line.number
         except UserError as error:
             bad[split, str(error)].append(line.number)
-    if 0 < total < first:
-        _check_columns(path, file.names, templates, rows)
     report_bad_rows(name, bad, {split: path}, total, how, skip)
 
 

@@ -200,12 +200,12 @@ def _read_rows(path, bad, column="text"):
     """Yields the documents of a table."""
     files = [TableFile(x, fields=[column]) for x in shards_of(path)]
     for file in files:
+        names, place = file.first_columns()
+        if names and column not in names:
+            raise UserError(
+                f"{place} has no column {column!r}. {describe_columns(names)}"
+            )
         for line in itertools.chain.from_iterable(file.records()):
-            if column not in file.names:
-                raise UserError(
-                    f"{path} has no column {column!r}. "
-                    f"{describe_columns([*file.names])}"
-                )
             problem, text = line.problem, None
             try:
                 text = None if problem else line.text(column)

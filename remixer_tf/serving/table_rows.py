@@ -40,7 +40,6 @@ from remixer_tf.tasks.tables import fill, template_columns
 
 SCORES = "log_likelihood", "tokens", "greedy"
 _PLAN, _SUMMARY, _BAD, _PARTS = "plan.json", "summary.json", "bad_rows.jsonl", "parts"
-_FIRST = 100  # records that show which columns there are
 _AT_ONCE = 64 * AHEAD  # records that are sorted by length
 _STRETCHES = 64  # of a file; each reads all that is before it
 
@@ -144,29 +143,28 @@ class TableJob:
                     continue
                 file = open_rows(path, self.templates)
                 found[path] = state | {"records": file.count()}
-                for _ in itertools.islice(file.records(), _FIRST):
-                    pass  # JSON has no header.
+                names, place = file.first_columns()
             except UserError as error:
                 found.setdefault(path, {"error": str(error)})
                 continue
-            if found[path]["records"] and file.names:
-                self._check_columns(file)
+            self._check_columns(path, place, names)
         return found
 
-    def _check_columns(self, file):
+    def _check_columns(self, path, place, names):
+        if not names:  # No row can be read, and each says why.
+            return
         for template in self.templates:
             for name in template_columns(template):
-                if name not in file.names:
+                if name not in names:
                     raise UserError(
-                        f"{file.path} has no column {name!r}, which {template!r} "
-                        f"names. {describe_columns([*file.names])} Name others with "
+                        f"{place} has no column {name!r}, which {template!r} "
+                        f"names. {describe_columns(names)} Name others with "
                         "--inputs='text with {column}'."
                     )
         for name in self._columns:
-            if name in file.names:
+            if name in names:
                 raise UserError(
-                    f"{file.path} has a column {name!r}, as the answers have. Rename "
-                    "it."
+                    f"{path} has a column {name!r}, as the answers have. Rename it."
                 )
 
     def _compare(self, before, now):
@@ -364,6 +362,9 @@ class _TextLines:
 
     def count(self):
         return sum(1 for _ in lines_of(open_text(self.path)))
+
+    def first_columns(self):
+        return self.names, self.path
 
     def records(self, skip=0):
         lines = enumerate(lines_of(open_text(self.path)), 1)

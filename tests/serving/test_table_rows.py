@@ -18,6 +18,7 @@ from remixer_tf.commands import run_command
 from remixer_tf.errors import UserError
 from remixer_tf.serving import table_rows
 from remixer_tf.serving.table_rows import TableJob
+from remixer_tf.tasks import table_files
 from remixer_tf.tasks.table_files import TableFile
 from remixer_tf.training.run_folder import RunLock
 from tests.tiny_run import train_run
@@ -83,7 +84,7 @@ def test_what_is_done_is_not_done_again(tmp_path):
 
 
 def test_bad_rows_have_a_file_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(table_rows, "_FIRST", 3)
+    monkeypatch.setattr(table_files, "_FIRST_ROWS", 3)
     rows = [{"n": 1}, {"m": 2}, [], {"n": 3, "outputs": 4}, {"n": None}, {"n": "long"}]
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (tmp_path / "a.jsonl").write_bytes(
@@ -230,6 +231,21 @@ def test_columns_that_do_not_fit(tmp_path):
         "bad": 150,
         "trimmed": 0,
     }
+
+
+def test_a_column_that_comes_late(tmp_path):
+    def write(number):
+        rows = [{"m": i} for i in range(number)] + [{"n": 1}]
+        (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(x)}\n" for x in rows))
+
+    write(999)
+    counts = {"answers": 1, "bad": 999, "trimmed": 0}
+    assert finished(job(tmp_path, "a.jsonl", rows=1_000)) == counts
+    shutil.rmtree(tmp_path / "out")
+    write(1_000)
+    late = "a.jsonl .the first 1,000 rows must show each column. has no column 'n'"
+    with pytest.raises(UserError, match=late):
+        job(tmp_path, "a.jsonl")
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,46 @@ def test_a_first_row_that_is_bad_is_one_bad_row(tmp_path, first, problem, caplog
 
 
 @pytest.mark.parametrize(
+    "first, problem",
+    [
+        ('{"id": 1}', "no text"),
+        ("{bad", "malformed JSON"),
+        ("[1]", "no JSON object"),
+    ],
+)
+def test_a_first_document_that_is_bad_is_one(tmp_path, first, problem, caplog):
+    (tmp_path / "a.jsonl").write_text(f'{first}\n{{"text": "a"}}\n')
+    corpus = {"train": str(tmp_path / "a.jsonl")}
+    for streamed in (True, False):
+        caplog.clear()
+        of = functools.partial(text_task, "lm", corpus, streamed=streamed)
+        with pytest.raises(UserError, match=f"a.jsonl, {problem}.*line 1 "):
+            documents(of())
+        assert documents(of(on_bad_rows="skip")) == ["a"]
+        assert "1 of 2 rows are bad and skipped" in caplog.text
+
+
+def test_a_column_that_comes_late(tmp_path, caplog):
+    """Held in memory, all rows are known. Streamed, each column must come early."""
+
+    def write_late(number):
+        lines = ['{"n": 1, "text": "a"}\n'] * number
+        (tmp_path / "a.jsonl").write_text("".join(lines) + text_of("jsonl", ROWS[:9]))
+
+    for number in (999, 1_000):
+        write_late(number)
+        for streamed in [False] + [True] * (number < 1_000):
+            of = task(
+                {"train": tmp_path / "a.jsonl"}, streamed=streamed, on_bad_rows="skip"
+            )
+            assert read(of) == ROWS[:9]
+            assert f"{number:,} of {number + 9:,} rows are bad" in caplog.text
+    late = "a.jsonl .the first 1,000 rows must show each column. has no column 'square'"
+    with pytest.raises(UserError, match=late):
+        read(task({"train": tmp_path / "a.jsonl"}, on_bad_rows="skip"))
+
+
+@pytest.mark.parametrize(
     "name, content, message",
     [
         ("b.csv", "text,n,square\na,1,1\n", "b.csv has other columns than .*a.csv"),

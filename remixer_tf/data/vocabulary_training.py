@@ -5,6 +5,7 @@ import io
 import os
 import re
 import tempfile
+import unicodedata
 
 import sentencepiece
 import seqio
@@ -30,6 +31,8 @@ from remixer_tf.errors import (
 
 MODEL_TYPES = ("unigram", "bpe", "word")
 SPECIAL_PIECES = 3
+_LONGEST_WORD = 2**16 - 1  # characters that SentencePiece's "bpe" can number
+_MOST_OF_ONE = 18  # characters that NFKC makes of one
 
 _folder = None  # where `trained_vocabulary` writes instead of its `path`
 
@@ -87,9 +90,9 @@ def train_vocabulary(
 ):
     """Trains a SentencePiece model; returns its `seqio.SentencePieceVocabulary`.
 
-    Raises a ValueError if no text has a word, `model_type` is unknown, or `vocab_size`
-    missing, too small or too large for these texts; then the message has a size that
-    fits.
+    Raises a ValueError if no text has a word, "bpe" has one of 65,536 characters or
+    more, `model_type` is unknown, or `vocab_size` missing, too small or too large for
+    these texts; then the message has a size that fits.
 
     Args:
         texts: list of str, or another iterable of them.
@@ -102,6 +105,8 @@ def train_vocabulary(
     """
     check_paths(output=output)
     texts = _without_reserved(_checked(texts))
+    if model_type == "bpe":
+        _check_words(texts)
     vocab_size, options = _size(texts, vocab_size, model_type)
     coverage = "a number in [0.98, 1]"
     check_range(
@@ -170,6 +175,20 @@ def _without_reserved(texts):
             reserved,
         )
     return [text.replace(reserved, " ") for text in texts] if found else texts
+
+
+def _check_words(texts):
+    """Raises a UserError for a word at which SentencePiece would end the process."""
+    for number, text in enumerate(texts, 1):
+        if _MOST_OF_ONE * len(text) <= _LONGEST_WORD:
+            continue
+        words = unicodedata.normalize("NFKC", text).split()
+        if (longest := max(map(len, words), default=0)) > _LONGEST_WORD:
+            raise UserError(
+                f"text {number:,} has a word of {longest:,} characters, and "
+                f"model_type='bpe' takes at most {_LONGEST_WORD:,}. Leave such words "
+                "out, or train a unigram vocabulary."
+            )
 
 
 def _size(texts, vocab_size, model_type):

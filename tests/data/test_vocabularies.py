@@ -387,6 +387,19 @@ def test_the_command_tells_what_is_wrong(train_by_command, tmp_path):
     assert end.value.code == 0
 
 
+def test_a_word_that_bpe_cannot_number_is_refused(tmp_path):
+    """SentencePiece would end the process: its positions are 16-bit numbers.
+
+    NFKC makes four characters of U+337F.
+    """
+    path = str(tmp_path / "pieces.model")
+    for word, length in (("z" * 65_536, "65,536"), ("\u337f" * 16_384, "65,536")):
+        with pytest.raises(ValueError, match=f"text 2 has a word of {length} char"):
+            train_vocabulary(["a b", word], path, 12, "bpe")
+    words = ["ab cd ef"] * 3 + ["z" * 65_535]
+    assert train_vocabulary(words, path, 12, "bpe").vocab_size == 12
+
+
 def test_texts_with_u2585_are_trained_on(tmp_path, caplog):
     """SentencePiece reserves the character, and would leave out the whole text."""
     path = str(tmp_path / "words.model")

@@ -135,10 +135,11 @@ def _check(options, token):
         )
     if not options.model_dir:
         for name in ("adapters", "step", "gin_bindings", "module_import"):
-            if getattr(options, name):
+            if getattr(options, name) not in (None, []):
                 what = name.replace("gin_bindings", "gin")
                 raise UserError(f"--{what} is for runs, and --export is no run.")
-    if (options.adapters or options.step) and len(options.model_dir) > 1:
+    one = options.adapters is not None or options.step is not None
+    if one and len(options.model_dir) > 1:
         raise UserError("--step and --adapters are for one run.")
     if options.max_rows > options.max_queue:
         raise UserError("--max_queue must be at least --max_rows.")

@@ -78,7 +78,11 @@ def load_adapters(model, folder):
         raise UserError(f"{path} does not hold adapters of remixer_tf.")
     check_version(metadata.get("remixer_tf"), folder)
     if has_lora(model):
-        raise UserError(f"{model.name} has LoRA adapters already.")
+        raise UserError(
+            f"{model.name} has LoRA adapters already, so it takes none of {folder}. "
+            "Load the weights that these started from: of a run that trained adapters "
+            "step 0, with Run.adapters = None."
+        )
     before = model_variables(model)
     others = {x for x in arrays if not of_adapter(x)}
     if lost := sorted(others - before.keys()):

@@ -198,6 +198,7 @@ def test_mistakes_are_one_line(tmp_path, taken_port, bytes_run):
         ([run, "--max_queue=9"], "--max_queue must be at least --max_rows"),
         ([f"--model_dir=a/b={bytes_run}"], "there is no a/b="),
         ([f"--export={folder}", "--adapters=x"], "is for runs"),
+        ([f"--export={folder}", "--step=0"], "is for runs"),
     ):
         with pytest.raises(UserError, match=re.escape(message)):
             run_command("serve", options)

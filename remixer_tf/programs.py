@@ -109,7 +109,7 @@ def lock(place):
 def remove_abandoned(parent, start):
     """Removes this user's folders of links whose processes were killed.
 
-    Their names have the same `start`.
+    Their names have the same `start`. A folder that may not be listed stays as it is.
 
     No process has locked them. They are a day old: a newer one may be about to be
     locked.
@@ -117,7 +117,11 @@ def remove_abandoned(parent, start):
     import shutil
     import time
 
-    for entry in os.scandir(parent):
+    try:
+        entries = [*os.scandir(parent)]
+    except OSError:  # as a folder of temporary files for all users
+        return
+    for entry in entries:
         if not entry.name.startswith(start):
             continue
         with contextlib.suppress(OSError):  # locked, or another process removes it

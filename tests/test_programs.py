@@ -170,6 +170,28 @@ def test_folders_of_killed_processes_go_a_day_later(find, tmp_path):
     assert (tmp_path / "another" / "link").is_symlink()
 
 
+def test_a_folder_that_may_not_be_listed_stops_nothing(monkeypatch, tmp_path):
+    """As /tmp of mode 1733: only names that are known can be opened there."""
+    store, place = tmp_path / "store", tmp_path / "place"
+    for folder in (store, place):
+        folder.mkdir()
+    (store / "a").write_bytes(b"text")
+    listed = os.scandir
+
+    def scandir(path="."):
+        if str(path) == str(tmp_path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(programs, "_place", str(place))
+    monkeypatch.setattr(programs, "_store", lambda engine: str(store))
+    monkeypatch.setattr(programs, "_forget_place", lambda: None)
+    monkeypatch.setattr(programs.atexit, "register", lambda *_: None)
+    monkeypatch.setenv(programs.VARIABLE, str(tmp_path))
+    assert programs.find.__wrapped__() == str(store)
+
+
 @pytest.mark.parametrize("kind", ["file", "others may write", "of another user"])
 def test_a_folder_that_cannot_be_used_is_one_line(
     tmp_path, find, monkeypatch, capsys, kind

@@ -238,15 +238,17 @@ class TableJob:
                     records, place = file.records(part.first), part.first
                 for _ in itertools.islice(records, part.first - place):
                     pass  # parts between them that are done
-                self._write(part, records, file.columns, answer)
+                found = self._answered(part, records, file.columns, answer)
                 place = part.first + part.records
             except UserError as error:
                 failed = {"path": part.path, "error": str(error)}
                 for left in parts[number:]:
                     write_json(self._path(_PARTS, f"{left.name}.error"), failed)
                 return
+            self._write_part(part, *found)  # A full disk ends the job.
 
-    def _write(self, part, records, columns, answer):
+    def _answered(self, part, records, columns, answer):
+        """Returns bad rows and answers, lists of str, and how many were trimmed."""
         bad, lines, trimmed = [], [], 0
 
         def is_bad(line, reason):
@@ -274,7 +276,10 @@ class TableJob:
                         is_bad(line, str(error))
             trimmed += sum(long)
         self._check_state(part.path)
-        self._write_lines(self._path(_PARTS, f"{part.name}.bad"), map(_as_json, bad))
+        return [*map(_as_json, bad)], lines, trimmed
+
+    def _write_part(self, part, bad, lines, trimmed):
+        self._write_lines(self._path(_PARTS, f"{part.name}.bad"), bad)
         self._write_lines(self._path(f"{self.kind}-{part.name}.jsonl"), lines)
         done = {"answers": len(lines), "bad": len(bad), "trimmed": trimmed}
         write_json(self._path(_PARTS, f"{part.name}.json"), done)

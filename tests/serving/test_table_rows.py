@@ -148,6 +148,24 @@ def test_a_damaged_file_is_named_and_the_rest_is_done(tmp_path):
     assert finished(repaired)["answers"] == 13 + 99
 
 
+def test_a_part_that_cannot_be_written_ends_the_job(tmp_path):
+    """Else a full disk would be a damaged input, after all rows were answered."""
+    tables(tmp_path)
+    asked, answered = job(tmp_path), []
+
+    def answer(texts):
+        answered.extend(texts)
+        return upper(texts)
+
+    place = tmp_path / "out" / "answers-00000-00001.jsonl"
+    place.mkdir()  # as a full disk: it cannot be written
+    with pytest.raises(UserError, match="^Cannot write .*answers-00000-00001.jsonl"):
+        finished(asked, answer)
+    assert len(answered) == 8
+    place.rmdir()
+    assert finished(job(tmp_path))["answers"] == len(lines(tmp_path)) == 13
+
+
 def test_a_damaged_page_of_parquet(tmp_path):
     table = pyarrow.table(
         {"n": [*range(1000)], "s": [f"text {i}" for i in range(1000)]}

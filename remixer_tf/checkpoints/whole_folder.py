@@ -11,6 +11,7 @@ import shutil
 import socket
 import stat
 import tempfile
+import time
 
 import tensorflow as tf
 
@@ -151,10 +152,16 @@ def _open_files(folder):
 def temporary_name(path):
     """Returns a name for a file or folder until it is whole.
 
-    It removes files and folders that killed processes left half written there.
+    Once a minute it removes what killed processes left half written in its folder.
     """
-    remove_abandoned(os.path.dirname(path))
+    _remove_abandoned_at(os.path.dirname(path), time.monotonic() // 60)
     return f"{path}.writing-{machine() or '0' * 8}-{os.getpid()}"
+
+
+@functools.lru_cache
+def _remove_abandoned_at(parent, minute):
+    """To list a folder of 10,000 files takes longer than to write one there."""
+    remove_abandoned(parent)
 
 
 def remove_abandoned(parent):

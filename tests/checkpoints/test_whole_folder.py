@@ -64,6 +64,17 @@ def test_what_the_killed_left_is_removed_and_no_more(tmp_path):
     assert found == ["far", f"file_{os.getppid()}", "live", "mine", "other"]
 
 
+def test_many_files_in_a_folder_are_not_listed_for_each(tmp_path, monkeypatch):
+    """8,000 files took 57 s, 16 ms for the last and 0.6 ms for the first."""
+    listed, listdir = [], os.listdir
+    monkeypatch.setattr(
+        os, "listdir", lambda path: listed.append(path) or listdir(path)
+    )
+    for number in range(100):
+        write_whole(tmp_path / str(number), "x")
+    assert len(listed) <= 2  # a minute may end between
+
+
 def test_permissions_are_those_of_the_umask_or_of_the_file_before(tmp_path):
     """safetensors' library makes private files, and a copy was as private as before."""
 

@@ -210,10 +210,12 @@ def test_output_appears_whole_or_not_at_all(tmp_path):
     assert path.read_text() == "whole" and os.listdir(tmp_path) == ["answers.txt"]
     killed = subprocess.Popen(["true"])
     killed.wait()
-    (tmp_path / f"answers.txt.writing-{machine()}-{killed.pid}").touch()
-    with open_output(str(path)):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / f"answers.txt.writing-{machine()}-{killed.pid}").touch()
+    with open_output(f"{other}/answers.txt"):
         pass
-    assert os.listdir(tmp_path) == ["answers.txt"]
+    assert os.listdir(other) == ["answers.txt"]
     with open_output(os.devnull) as output:
         output.write(b"gone")
     assert not os.path.isfile(os.devnull)

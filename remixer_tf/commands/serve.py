@@ -116,7 +116,7 @@ def run(options):
         server.run(sockets=[listening])
     finally:
         busy = app.models.are_busy()  # It loads, or --grace is over.
-        if busy or app.models.are_compiling():
+        if not app.error and (busy or app.models.are_compiling()):
             if late := busy and app.models.all_ready():
                 console.say("ended before all was answered", "warning", sys.stderr)
             sys.stdout.flush()

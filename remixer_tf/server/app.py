@@ -80,6 +80,8 @@ class Server:
         """Ends what `start` began."""
         for task in self._tasks:
             task.cancel()
+        for served in self.models.ready():
+            served.close()
 
     async def __call__(self, scope, receive, send):
         if scope["type"] == "lifespan":

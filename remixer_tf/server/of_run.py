@@ -112,6 +112,7 @@ class ServedRun(Served):
         self._few_sizes = sizes[:1] + sizes[2::2] if len(sizes) > 3 else sizes
         self._others = collections.OrderedDict()
         self._streams = self._asked_for = self._early = 0
+        self._closed = False
         self._about = {}
         if isinstance(run, LoadedExport):
             self.kind, self.streams = "export", False
@@ -454,9 +455,8 @@ class ServedRun(Served):
         if self._written():
             self.is_compiling = True
             loop = asyncio.get_running_loop()
-            # It ends with the process.
-            thread = threading.Thread(target=self._get_faster, args=[loop], daemon=True)
-            thread.start()
+            # No daemon: TensorFlow aborts a process that ends while it compiles.
+            threading.Thread(target=self._get_faster, args=[loop]).start()
 
     def _get_faster(self, loop):
         """Makes what can wait until questions are answered, in a thread of its own."""
@@ -469,11 +469,12 @@ class ServedRun(Served):
                 loop.call_soon_threadsafe(search.made.set)
             own.writer.search.trace_others()
             number = self._compile(own.writer.search)
-            for search in drawn:
+            for search in drawn if not self._closed else ():
                 search.writer.search.trace_others()
             seconds = time.monotonic() - start
             made = f"XLA compiled {number} shapes" if number else "made all graphs"
-            self._say(f"{self.name}: {made} in {seconds:.1f} s")
+            if not self._closed:
+                self._say(f"{self.name}: {made} in {seconds:.1f} s")
         except Exception as error:
             if not loop.is_closed():
                 self._say(f"{self.name}: gets no faster ({type(error).__name__})")
@@ -490,7 +491,8 @@ class ServedRun(Served):
         try:
             for shape in search.shapes[::-1]:
                 for size in self.sizes:
-                    search.compile(size, shape)
+                    if not self._closed:
+                        search.compile(size, shape)
         except tf.errors.OpError as error:
             text = str(error).partition("\n")[0]
             self._say(f"{self.name}: XLA cannot compile its search ({text:.200})")
@@ -507,6 +509,7 @@ class ServedRun(Served):
         return super().waiting() + self._early + written
 
     def close(self):
+        self._closed = True
         if any(search.writer.is_writing() for search in self._written()):
             asyncio.get_running_loop().call_later(1, self.close)  # streams
             return

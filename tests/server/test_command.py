@@ -205,11 +205,14 @@ def test_mistakes_are_one_line(tmp_path, taken_port, bytes_run):
 
 
 @pytest.mark.slower
-def test_a_folder_that_cannot_be_loaded_ends_it(tmp_path):
+@pytest.mark.parametrize("others", [False, True])
+def test_a_folder_that_cannot_be_loaded_ends_it(tmp_path, bytes_run, others):
+    """Also while XLA compiles a model that is ready."""
     folder = tmp_path / "export"
     folder.mkdir()
     (folder / "saved_model.pb").write_bytes(b"no model")
     command = [sys.executable, "-m", "remixer_tf", "serve", "--port=0"]
+    command += [f"--model_dir=tiny={bytes_run}"] * others
     done = subprocess.run(
         [*command, f"--export={folder}"], capture_output=True, text=True
     )

@@ -1,6 +1,7 @@
 """`remixer_tf serve` under load, next to CTranslate2 behind LitServe.
 
     python -m benchmarks.serve [--seconds=20] [--clients=1,8,64] [--anchors=PYTHON]
+        [--ours=run,litert,onnx]
 
 Questions of 64 tokens of T5's vocabulary (by REMIXER_TF_DATA), and answers of geometric
 length, of mean 24 and at most 64 tokens: `benchmarks.answer_lengths` says how weights
@@ -10,10 +11,11 @@ answer (a closed loop), for `--seconds`, after half as many seconds that do not 
 The clients are threads of one process, which shares the cores with the server. Servers
 run one after the other; each has all cores.
 
-Our server starts twice: first without XLA's programs on the disk, then with them.
+Our server of a run starts twice: first without XLA's programs on the disk, then with
+them. `litert` and `onnx` serve exports in 8 bits of the same weights.
 
-The model alone: `LoadedRun.generate`, without a server, of one question at a time, and
-of all questions in one list.
+The run alone: `LoadedRun.generate`, without a server, of one question at a time, and of
+all questions in one list.
 """
 
 import argparse
@@ -38,6 +40,7 @@ from benchmarks.measure import print_header, print_row
 
 _HERE = os.path.dirname(__file__)
 _BOUND = ["text_to_text.max_length = 64"]
+_GIN = [f"--gin.{binding.replace(' ', '')}" for binding in _BOUND]
 
 
 @functools.cache
@@ -238,12 +241,40 @@ def alone(path, asked):
     return statistics.median(singly), statistics.median(rates)
 
 
+def print_alone(path, asked):
+    """Prints how long the model alone takes, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.serve", f"--alone={path}"]
+    command.append(f"--questions={len(asked)}")
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    single, many = json.loads(done.stdout.splitlines()[-1])
+    tokens = np.mean([tokens for _, _, tokens in asked])
+    print(
+        f"The model alone: {1e3 * single:.1f} ms a question (median), "
+        f"{1 / many:.1f} questions/s in one list, {tokens / many:.0f} tokens/s\n"
+    )
+
+
+def print_first_start(server, asked):
+    """Prints how long the first start takes, and what one client waits."""
+    with contextlib.closing(Server(*server)) as server:
+        print(
+            f"First start: ready after {server.seconds:.1f} s, compiled after "
+            f"{server.settle():.1f} s\n"
+        )
+        waits = 1e3 * np.array(added(server, asked))
+        print(
+            f"Beside the model's turns one client waits {np.median(waits):.1f} ms "
+            f"(median), {np.percentile(waits, 99):.1f} ms (p99)\n"
+        )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--clients", default="1,8,64")
     parser.add_argument("--questions", type=int, default=256)
     parser.add_argument("--anchors", metavar="PYTHON")
+    parser.add_argument("--ours", default="run", help="also litert, onnx: in 8 bits")
     parser.add_argument("--alone", metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args()
     asked = pairs(options.questions)
@@ -252,36 +283,25 @@ def main():
         return
     with tempfile.TemporaryDirectory() as folder:
         path = write_model(folder)
-        command = [sys.executable, "-m", "benchmarks.serve", f"--alone={path}"]
-        command.append(f"--questions={options.questions}")
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        single, many = json.loads(done.stdout.splitlines()[-1])
-        tokens = np.mean([tokens for _, _, tokens in asked])
-        print(
-            f"The model alone: {1e3 * single:.1f} ms a question (median), "
-            f"{1 / many:.1f} questions/s in one list, {tokens / many:.0f} tokens/s\n"
-        )
-        servers = {"remixer_tf serve": ours(path)}
+        servers = {}
+        for kind in options.ours.split(","):
+            if kind == "run":
+                servers["remixer_tf serve"] = ours(path, *_GIN)
+            else:
+                name = f"remixer_tf serve, {kind} int8"
+                servers[name] = ours(exported(path, kind))
         if options.anchors:
             servers |= theirs(options.anchors, path)
         os.environ["REMIXER_TF_CACHE"] = os.path.join(folder, "programs")
-        command, route, ready = ours(path)
-        with contextlib.closing(Server(command, route, ready)) as server:
-            print(
-                f"First start: ready after {server.seconds:.1f} s, compiled after "
-                f"{server.settle():.1f} s\n"
-            )
-            waits = 1e3 * np.array(added(server, asked))
-            print(
-                f"Beside the model's turns one client waits {np.median(waits):.1f} ms "
-                f"(median), {np.percentile(waits, 99):.1f} ms (p99)\n"
-            )
+        if own := servers.get("remixer_tf serve"):
+            print_alone(path, asked)
+            print_first_start(own, asked)
         print_header(
             *("server", "clients", "requests/s", "tokens/s", "median (ms)"),
             *("p99 (ms)", "ready (s)", "compiled (s)", "memory (GB)"),
         )
-        for name, (command, route, ready) in servers.items():
-            with contextlib.closing(Server(command, route, ready)) as server:
+        for name, server in servers.items():
+            with contextlib.closing(Server(*server)) as server:
                 settled = server.settle()
                 for clients in map(int, options.clients.split(",")):
                     found = load(server, clients, asked, options.seconds)
@@ -299,11 +319,19 @@ def main():
                     )
 
 
-def ours(path):
+def ours(path, *options):
     """Command, route and readiness of our server."""
     command = [sys.executable, "-m", "remixer_tf", "serve", f"--model_dir={path}"]
-    command += ["--port=PORT", *(f"--gin.{x.replace(' ', '')}" for x in _BOUND)]
-    return command, "/generate", "/readyz"
+    return [*command, "--port=PORT", *options], "/generate", "/readyz"
+
+
+def exported(path, kind):
+    """Writes an export in 8 bits of a kind, in its own process; returns its folder."""
+    folder = f"{path}_{kind}_int8"
+    code = f"import remixer_tf as rt; run = rt.load({path!r}, bindings={_BOUND!r})"
+    code += f"; run.export({folder!r}, {kind!r}, weights='int8')"
+    subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=True)
+    return folder
 
 
 def theirs(python, path):

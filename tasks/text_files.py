@@ -84,20 +84,18 @@ def sample_texts(
     number: PositiveInt,
     seed: Integer = 0,
     column: Text = "text",
-    skip: bool = False,
 ):
     """Draws texts of files, each with the same chance, and holds no others.
 
     Algorithm R of Vitter 1985 (Random sampling with a reservoir). Returns the texts, a
-    list of str, and how many there are in the files. Raises a ValueError for bad rows
-    unless `skip`, and if there is no text.
+    list of str, and how many there are in the files. Bad rows are left out, and counted
+    in a warning. Raises a ValueError if there is no text.
 
     Args:
         patterns: see `read_files`.
         number: int, texts to draw; all, in their order, if there are no more.
         seed: int.
         column: str, of tables, the column with the texts.
-        skip: bool.
     """
     bad, drawn, total = collections.defaultdict(list), [], 0
     random_numbers = random.Random(seed)
@@ -110,7 +108,7 @@ def sample_texts(
                 drawn.append(text)
             elif (place := random_numbers.randrange(total)) < number:
                 drawn[place] = text
-    _report(bad, paths, total, skip)
+    _report(bad, paths, total, skip=True)
     if not drawn:
         raise UserError(f"There is no text in {shorten(paths)}.")
     return drawn, total

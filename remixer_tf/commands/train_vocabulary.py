@@ -2,7 +2,8 @@
 
 The text is that of a registered task, or a sample of files: .txt, or tables with a
 column of texts. Files are read one after the other, and only the sample is held in
-memory. The ids are T5's: padding 0, EOS 1, unknown 2, no BOS.
+memory. Rows without text are left out, and counted in a warning. The ids are T5's:
+padding 0, EOS 1, unknown 2, no BOS.
 """
 
 from remixer_tf import configuration

@@ -438,6 +438,17 @@ def test_a_sample_has_each_text_with_the_same_chance(tmp_path):
         sample_texts(pattern, 5)
 
 
+def test_a_sample_leaves_bad_rows_out(tmp_path, caplog):
+    """`train_vocabulary` has no option to skip them, and has read all files by then."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"id": 1}\n{"text": "a"}\n{bad\n{"text": " "}\n{"text": "b"}\n')
+    assert sample_texts(str(path), 9) == (["a", "b"], 2)
+    assert "3 of 5 rows are bad and skipped" in caplog.text
+    path.write_text("{bad\n")
+    with pytest.raises(UserError, match="There is no text in .*a.jsonl"):
+        sample_texts(str(path), 9)
+
+
 @pytest.mark.slow
 def test_a_vocabulary_and_a_report_of_shards(tmp_path, capsys):
     for part in range(2):

@@ -242,11 +242,17 @@ class TableFile:
             ) from error
 
     def _open_arrow(self):
-        """Returns a `ParquetFile`, or a reader of a stream, and the schema."""
+        """Returns a `ParquetFile`, or Arrow's batches, and the schema."""
         pyarrow = import_pyarrow(self.path)
         with _arrow_errors(self.path, pyarrow):
             if self._format == ".arrow":
-                file = pyarrow.ipc.open_stream(open_bytes(self.path))
+                file = open_bytes(self.path)
+                if file.read(6) == b"ARROW1":  # else a stream, as Hugging Face's
+                    file = pyarrow.ipc.open_file(file)
+                    batches = map(file.get_batch, range(file.num_record_batches))
+                    return batches, file.schema
+                file.seek(0)
+                file = pyarrow.ipc.open_stream(file)
                 return file, file.schema
             file = pyarrow.parquet.ParquetFile(
                 open_bytes(self.path), buffer_size=2**20, pre_buffer=False
@@ -566,7 +572,7 @@ def _arrow_errors(path, pyarrow):
         raise
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         raise UserError(
-            f"{path!r} is not the Parquet or Arrow stream its name says: {error}"
+            f"{path!r} is not the Parquet or Arrow its name says: {error}"
         ) from error
 
 

@@ -111,6 +111,21 @@ def test_every_format_has_the_same_rows(tmp_path, name):
     assert len(skipped) == 501
 
 
+def test_both_formats_of_arrow(tmp_path):
+    """A stream, as Hugging Face writes, and a file, as pandas and polars do."""
+    path = tmp_path / "a.arrow"
+    for new in pyarrow.ipc.new_stream, pyarrow.ipc.new_file:
+        with new(path, columns().schema) as file:
+            file.write_table(columns(), max_chunksize=300)
+        assert read(task({"train": path})) == ROWS
+        rows = TableFile(str(path))
+        assert rows.count() == 2_500
+        assert next(rows.records(skip=1_999))[0].number == 2_000
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(UserError, match="is not the Parquet or Arrow its name says"):
+        TableFile(str(path))
+
+
 def test_shards_of_a_pattern_and_hosts(tmp_path):
     for part in range(3):
         write(tmp_path / f"part-{part}.jsonl.gz", ROWS[part::3])

@@ -206,7 +206,7 @@ def test_parquet(tmp_path):
     names, lines = read_table(str(tmp_path))
     assert names == ["text", "label"] and len(lines) == 6
     (tmp_path / "dev.parquet").write_text("PAR?")
-    with pytest.raises(ValueError, match="is not the Parquet or Arrow stream"):
+    with pytest.raises(ValueError, match="is not the Parquet or Arrow its"):
         read_table(str(tmp_path / "dev.parquet"))
 
 

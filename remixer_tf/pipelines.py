@@ -16,6 +16,7 @@ import re
 import signal
 import threading
 
+from remixer_tf.checkpoints.damage import first_line
 from remixer_tf.errors import UserError, library, nearest, quoted_in
 
 
@@ -136,8 +137,8 @@ def _reason(error, what):
         return text
     if own := quoted_in(text):
         return str(own)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    last = lines[-1] if lines else ""
+    message = re.split(r"\n(?: {2,}.*\n)+", text)[-1].strip()  # after the last frame
+    reason = f"{first_line(message)}." if message else ""
     if "Traceback" not in text:
-        last = f"{type(error).__name__}: {last}"
-    return f"{what} failed: {last}"
+        reason = f"{type(error).__name__}: {reason}"
+    return f"{what} failed: {reason}"

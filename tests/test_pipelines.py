@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+import tensorflow as tf
 
 from remixer_tf.command_line import parse_command_line
 from remixer_tf.commands import add_beam
@@ -56,9 +57,19 @@ def _fails(number):
     raise UserError(f"the row {number} is bad.")
 
 
+def _fails_in_tensorflow(number):
+    """Its message has more lines, which name the nodes of a graph."""
+    texts = tf.data.Dataset.from_tensors(f"{number}x")
+    return [*texts.map(tf.strings.to_number)]
+
+
 @pytest.mark.parametrize(
     "step, message",
-    [(_fails, r"^the row 3 is bad\.$"), (len, "^counting failed: TypeError: .*int")],
+    [
+        (_fails, r"^the row 3 is bad\.$"),
+        (len, "^counting failed: TypeError: .*int"),
+        (_fails_in_tensorflow, r"^counting failed: .* convert string: 3x\.$"),
+    ],
 )
 def test_an_error_of_a_step_is_one_line(step, message):
     beam = pytest.importorskip("apache_beam")
@@ -86,3 +97,5 @@ remixer_tf.errors.MissingFileError: There is no checkpoint in run. [while runnin
     other = text.replace("remixer_tf.errors.MissingFileError", "KeyError")
     expected = "work failed: KeyError: There is no checkpoint in run."
     assert _reason(RuntimeError(other), "work") == expected
+    nodes = "run.\n\t [[{{node Read}}]] [Op:IteratorGetNext] name: "
+    assert _reason(RuntimeError(other.replace("run.", nodes)), "work") == expected

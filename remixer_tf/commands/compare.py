@@ -3,14 +3,12 @@
 The tables have parameters, FLOPs, steps, time, speed, memory, the last and the best
 value of each metric, and the gin bindings that differ. Runs that differ only in their
 seed are one column: means and standard deviations, and the number of seeds. As CSV each
-run has its numbers too. With --metric the table has a contestant in each row.
-
-All is read from the runs' files. FLOPs are those of training steps, forward and
-backward. `remixer_tf costs --model_dir=RUN` counts a forward pass by parts, and
-activations. The decoding rate is that of the last evaluation that decoded: a run
-without one has it after `remixer_tf eval --model_dir=RUN` with a DecodedEvaluation.
-Configurations are compared as text: the command imports no module of theirs, and has no
-options for gin.
+run has its numbers too. With --metric the table has a contestant in each row. All is
+read from the runs' files. FLOPs are those of training steps, forward and backward:
+`remixer_tf costs --model_dir=RUN` counts a forward pass by parts, and activations. The
+decoding rate is that of the last evaluation that decoded: a run without one gets it by
+`remixer_tf eval --model_dir=RUN` with a DecodedEvaluation. Configurations are compared
+as text: the command imports no module of theirs, and has no options for gin.
 """
 
 from remixer_tf import configuration

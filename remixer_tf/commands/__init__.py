@@ -30,6 +30,7 @@ COMMANDS = (
 PARENT = "REMIXER_TF_PARENT"
 RENAMED = {"inspect": "data_report", "profile": "costs"}
 
+_OF_KERAS = "Exception encountered when calling"  # how its message begins
 _LONGEST = 1000  # characters of a library's error
 _WAIT = 10  # seconds after an error, see `_end_soon`
 # Libraries' errors are found by their text: no library is imported here.
@@ -173,12 +174,22 @@ def _of_own_code(error):
     if isinstance(path, str):
         place += f" of layer '{path}'"
     code = linecache.getline(file, line).strip()
-    # Keras prints the message in bold, above the arguments of each call.
-    text = str(error).partition("\x1b[1m")[2].partition("\x1b[0m")[0] or str(error)
-    text = " ".join(text.split())
+    error = _as_raised(error)
+    text = " ".join(str(error).split())
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]} ..."
-    return f"{place}: `{code}` raised {type(error).__name__}: {text}"
+    return f"{place}: `{code}` raised {type(error).__name__}: {text}".rstrip(": ")
+
+
+def _as_raised(error):
+    """The exception that Keras raised anew, with the arguments of each call.
+
+    Keras makes one of the same class from a text, where it can: it changes the text of
+    a KeyError, and loses the file of an OSError.
+    """
+    while _OF_KERAS in str(error) and error.__context__ is not None:
+        error = error.__context__
+    return error
 
 
 def _is_own(file):

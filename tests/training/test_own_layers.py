@@ -500,6 +500,40 @@ def test_an_exception_in_an_own_layer_is_one_line(capsys):
     )
 
 
+class TwoTexts(Exception):
+    pass
+
+
+class Raises(PositionWise):
+    error = None
+
+    def call(self, x, context, training=False):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (KeyError("a key"), "KeyError: 'a key'"),
+        (
+            FileNotFoundError(2, "No such", "/x"),
+            "FileNotFoundError: [Errno 2] No such: '/x'",
+        ),
+        (TwoTexts("a", 3), "TwoTexts: ('a', 3)"),
+        (NotImplementedError(), "NotImplementedError"),
+        (ValueError("one\ntwo"), "ValueError: one two"),
+    ],
+)
+def test_an_exception_keeps_its_text(error, text, monkeypatch, capsys):
+    """Python's own text of it, though Keras raises another one."""
+    monkeypatch.setattr(Raises, "error", error)
+    model = language_model(Raises)
+    with pytest.raises(SystemExit), errors_in_one_line():
+        check_own_layers(model, UNPACKED)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"`raise self.error` raised {text}")
+
+
 class Decodes(DecodedEvaluation):
     """One that is asked for nothing."""
 

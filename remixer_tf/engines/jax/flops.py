@@ -81,7 +81,8 @@ def _convolution(equation):
 
 
 def _rest(equation):
-    name, (output, *_) = equation.primitive.name, equation.outvars
+    name = equation.primitive.name
+    output = next(iter(equation.outvars), None)  # An assertion has none.
     if name == "fft":
         kind, lengths = (equation.params[x] for x in ("fft_type", "fft_lengths"))
         numbers = output if kind.name == "IRFFT" else equation.invars[0]

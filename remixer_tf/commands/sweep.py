@@ -26,15 +26,7 @@ from remixer_tf.commands import (
     write_runs,
 )
 from remixer_tf.configuration import parts
-from remixer_tf.configuration.bindings import (
-    Name,
-    flag_of,
-    last,
-    literal,
-    name_of,
-    read_text,
-)
-from remixer_tf.configuration.values import MACRO
+from remixer_tf.configuration.bindings import flag_of, last, literal, name_of, read_text
 from remixer_tf.errors import UserError
 
 _POLL_SECONDS = 0.2
@@ -192,9 +184,7 @@ def _evaluates_another_task(settings):
 def _task(settings):
     """Returns `Run.task` as gin text, a macro's value for the macro."""
     value = settings.written("", parts.find("Run").selector).get("task")
-    while isinstance(value, Name) and value.startswith("%"):
-        value = settings.written(value[1:], MACRO).get("value")
-    return repr(value)
+    return repr(settings.without_macros(value))
 
 
 def _grid(text):

@@ -29,7 +29,7 @@ _WHY = {
     "best.json": "it has no Checkpointing.best, or no evaluation yet",
 }
 # The numbers of a run: heading, and a function that shows a value.
-_SHOWN = {
+SHOWN = {
     "parameters": ("parameters", "{:,}".format),
     "flops_per_step": ("matrix-product FLOPs per step", "{:.2e}".format),
     "flops_per_token": ("matrix-product FLOPs per token", "{:.2e}".format),
@@ -55,7 +55,7 @@ def read_run(folder, read_bindings):
 
     `read_bindings` returns the bindings, a dictionary of str, of a gin file's path.
 
-    Returns {(section, name): value}. Section "run" has numbers of `_SHOWN`, "gin"
+    Returns {(section, name): value}. Section "run" has numbers of `SHOWN`, "gin"
     bindings, "missing" reasons. "last", "last_step", "best", "best_step" and "unit"
     have metrics, whose names are (metric, file).
     """
@@ -101,7 +101,7 @@ def read_run(folder, read_bindings):
     summary |= _decoding_rate(results["metrics"])
     if "metrics.jsonl" in names:
         summary |= _peak_memory(os.path.join(folder, "metrics.jsonl"))
-    found |= {("run", name): summary[name] for name in _SHOWN if name in summary}
+    found |= {("run", name): summary[name] for name in SHOWN if name in summary}
     metrics = _by_metric(results)
     for name, values in sorted(metrics.items()):
         pairs = last_and_best(name[0], values)
@@ -320,7 +320,7 @@ def write_comparison(runs, groups, format, file):
 
     rows = [
         [heading, *cells(("run", name), show)]
-        for name, (heading, show) in _SHOWN.items()
+        for name, (heading, show) in SHOWN.items()
         if ("run", name) in table
     ]
     write_table(file, format, "", ["", *columns], rows)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from remixer_tf.analysis.comparison import seed_of, spread
+from remixer_tf.analysis.comparison import SHOWN, seed_of, spread
 from remixer_tf.errors import StorageError, UserError, nearest, shorten
 from remixer_tf.evaluation.results import with_unit
 from remixer_tf.tables import write_table
@@ -18,13 +18,13 @@ from remixer_tf.tables import write_table
 _DRAWS = 10_000  # samples with replacement, of a bootstrap
 _MARKERS = "os^D"
 _COSTS = ("flops_per_token", "flops_per_image", "flops_per_step")
-# What runs measured: the heading of the mean over a contestant's runs.
-_MEASURED = {
-    "steps_per_second": "steps per second",
-    "decoded_tokens_per_second": "decoded tokens per second",
-    "host_memory_gigabytes": "peak GB of the process",
-    "device_memory_gigabytes": "peak GB of a device",
-}
+# What runs measured, shown as means over a contestant's runs.
+_MEASURED = (
+    "steps_per_second",
+    "decoded_tokens_per_second",
+    "host_memory_gigabytes",
+    "device_memory_gigabytes",
+)
 _HEADER = {
     "contestant": "contestant",
     "seeds": "seeds",
@@ -197,7 +197,7 @@ def write_contest(found, cost, metric, format, file):
         cells = [[_csv(row.get(name), name) for name in names] for row in rows]
         write_table(file, format, "", header, [sum(row, []) for row in cells])
         return
-    known = _HEADER | _MEASURED
+    known = _HEADER | {name: SHOWN[name][0] for name in _MEASURED}
     header = [known.get(name, name.replace("_", " ")) for name in names]
     metric = with_unit(metric, *(x for one in found for x in one.values.values()))
     title = f"{metric}: differences are from {first.title}"

@@ -93,11 +93,9 @@ def lock(place):
 
     descriptor = os.open(place, os.O_RDONLY)
     if descriptor < 3:  # the number of a standard stream that is closed
-        first, descriptor = (
-            descriptor,
-            fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3),
-        )
-        os.close(first)
+        higher = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+        os.close(descriptor)
+        descriptor = higher
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -9,7 +9,7 @@ from keras import ops
 
 from remixer_tf.analysis.costs import count
 from remixer_tf.analysis.observe import observe
-from remixer_tf.analysis.panels import draw_observations
+from remixer_tf.analysis.panels import draw_models
 from remixer_tf.errors import UserError
 from remixer_tf.layers import (
     LengthMixing,
@@ -175,7 +175,8 @@ class Repeating(Holder):
 def _titles(part):
     tokens = np.ones((1, LENGTH), "int32")
     batch = dict.fromkeys(("decoder_input_tokens", "decoder_target_tokens"), tokens)
-    figures = draw_observations(observe(_built(own=part), batch), "own").values()
+    observed = observe(_built(own=part), batch)
+    figures = draw_models({"": (observed, None)}, "own").values()
     titles = [axis.get_title() for figure in figures for axis in figure.axes]
     return [title.split("\n")[1] for title in titles if title]
 
@@ -219,7 +220,7 @@ def test_its_costs_have_a_kind():
 def test_its_matrix_is_drawn_with_a_filter(model):
     tokens = np.ones((1, LENGTH), "int32")
     batch = dict.fromkeys(("decoder_input_tokens", "decoder_target_tokens"), tokens)
-    (figure,) = draw_observations(observe(model, batch), "own").values()
+    (figure,) = draw_models({"": (observe(model, batch), None)}, "own").values()
     panels = {axis.get_title(): axis for axis in figure.axes if axis.get_title()}
     assert [*panels] == ["layer 0\nown: A", "layer 0\nown: filter"]
     line = panels["layer 0\nown: filter"].lines[0]

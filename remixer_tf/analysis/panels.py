@@ -71,8 +71,8 @@ class Curves(NamedTuple):
             axis.legend(fontsize=6, ncols=2)
 
 
-def draw_observations(observations, where, image_side=None):
-    """Draws mixing matrices, mean attention maps and alpha; a row is a layer.
+def draw_models(models, where):
+    """Draws mixing matrices, mean attention maps and alpha; a row is a layer of each.
 
     Static mixing with a softmax is shown as weights ("Remixers", Figure 2). Without one
     it is a signed matrix, with curves of some rows (gMLP, Figures 3 and 4). A Toeplitz
@@ -80,16 +80,10 @@ def draw_observations(observations, where, image_side=None):
     With `image_side`, the number of patches of an image's side, rows are shown as
     images (gMLP, Figure 3).
 
-    `where` names model and data in the titles. Returns {name: figure} of the
-    observations, empty if there is nothing to show.
-    """
-    return draw_models({"": (observations, image_side)}, where)
-
-
-def draw_models(models, where):
-    """Draws `draw_observations` of several models side by side, in the same figures.
-
-    `models` is {title: (observations, image_side)}. A row has a layer of each model.
+    `models` is {title: (observations, image_side)}, the title "" for one model alone,
+    and `image_side` None for text. Several are side by side, in the same figures.
+    `where` names models and data in the titles. Returns {name: figure}, empty if there
+    is nothing to show.
     """
     panels, alphas = [], {}
     for title, (observations, image_side) in models.items():

@@ -17,13 +17,7 @@ from PIL import Image
 from remixer_tf import configuration
 from remixer_tf.analysis.drawing import Pictures, draw_checkpoints
 from remixer_tf.analysis.observe import observe
-from remixer_tf.analysis.panels import (
-    Curves,
-    Map,
-    draw_attention,
-    draw_models,
-    draw_observations,
-)
+from remixer_tf.analysis.panels import Curves, Map, draw_attention, draw_models
 from remixer_tf.commands import run_command
 from remixer_tf.layers import (
     Context,
@@ -98,7 +92,7 @@ def test_axes_of_few_positions_have_whole_numbers(size):
 def test_matrices_drawn_equal_the_layers():
     model = tiny_model("remixer")
     observations = observe(model, tiny_batch())
-    figures = draw_observations(observations, "a test")
+    figures = draw_models({"": (observations, None)}, "a test")
     assert figures.keys() == {"encoder_matrices", "decoder_matrices", "alpha"}
     mixing = {
         layer.path: layer
@@ -131,7 +125,7 @@ def test_matrices_drawn_equal_the_layers():
 def test_models_side_by_side():
     """A Remixer's softmax(H) and a T5's attention, in one row a layer."""
     found = {name: observe(tiny_model(name), tiny_batch()) for name in MODELS}
-    alone = {name: draw_observations(o, "one") for name, o in found.items()}
+    alone = {name: draw_models({"": (o, None)}, "one") for name, o in found.items()}
     figures = draw_models({name: (o, None) for name, o in found.items()}, "two")
     assert figures.keys() == {"encoder_matrices", "decoder_matrices", "alpha"}
     for stack in ("encoder", "decoder"):
@@ -185,7 +179,7 @@ def test_spatial_gates_are_signed_matrices_and_curves():
     randomize(model)
     tokens = np.array([[1, 2, 3, 1, 2, 0], [3, 3, 0, 0, 0, 0]], "int32")
     observations = observe(model, {"encoder_input_tokens": tokens})
-    (figure,) = draw_observations(observations, "gated").values()
+    (figure,) = draw_models({"": (observations, None)}, "gated").values()
     layers = {o.layer.path: o.layer for o in observations}
     assert len(layers) == 6  # four with a matrix, two with tiny attention
     full = layers["gated/encoder/layer_1_full/full/gating/mixing"]
@@ -230,7 +224,7 @@ def test_an_own_layer_is_drawn():
             return stack(np.ones((1, 2, 4), "float32"), context=Context())
 
         tokens = {"encoder_input_tokens": np.ones((1, 2), "int32")}
-        return draw_observations(observe(model, tokens), "own")
+        return draw_models({"": (observe(model, tokens), None)}, "own")
 
     weights = [[1.0, 0.0], [0.25, 0.75]]
     image = images_of(figures([weights])["encoder_matrices"])["layer 0\nown: W"]
@@ -244,7 +238,7 @@ def test_rows_of_spatial_gates_as_images(pool):
     model = tiny_classifier("gmlp", pool)  # 2 x 2 patches
     randomize(model)
     observations = observe(model, {"images": random_images()})
-    (figure,) = draw_observations(observations, "images", image_side=2).values()
+    (figure,) = draw_models({"": (observations, 2)}, "images").values()
     matrix = np.array(observations[0].value)[0]
     assert len(matrix) == (5 if pool == "cls" else 4)
     patches = matrix[-4:, -4:]

@@ -201,7 +201,7 @@ def load(server, clients, asked, seconds):
 
 
 def added(server, asked, number=100):
-    """What one client waits beside the turns of the model, in seconds, of each request.
+    """Seconds that one client waits for each request, without the model's turns.
 
     The server counts the time of turns (`remixer_tf_batch_seconds`).
     """

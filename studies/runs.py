@@ -186,8 +186,8 @@ def processes(number, one_thread, runs_of_each):
 def as_they_end(executor, number, calls):
     """Has an executor of `number` processes make calls, and yields those that ended.
 
-    No more are submitted than run: of those that wait, Python 3.11 starts no other
-    process once one has ended after its runs (CPython's issue 115634).
+    No call waits in the executor: Python 3.11 starts no process for waiting calls once
+    one has ended after its runs (CPython's issue 115634).
 
     Args:
         calls: iterable of (key, function, arguments).

@@ -69,6 +69,7 @@ class CTranslate2:
             min_decoding_length=1 if lengths else self._length,
             max_decoding_length=self._length,
             return_end_token=True,
+            max_input_length=0,  # Else it reads 1,024 tokens, and no more.
         )
         return [len(one.hypotheses[0]) for one in found]
 

@@ -44,7 +44,7 @@ class Server:
         self.has_token = token is not None
         self._watch, self.say = watch, say
         self.metrics = Metrics(models.ready)
-        models.observer = self.metrics.observer
+        models.observer = self._observer
         self.error, self.on_failure = None, lambda: None
         self._tasks = []
         routes = [
@@ -60,6 +60,17 @@ class Server:
             routes += protocol.routes()
         routes += [Route(path, page_file, name="/FILE") for path in _OF_PAGE]
         self._router = Router(routes, redirect_slashes=False)
+
+    def _observer(self, model):
+        count = self.metrics.observer(model)
+
+        def observe(rows, seconds, error):
+            count(rows, seconds, error)
+            if error is not None:
+                name = type(error).__name__
+                self.say(f"{model}: {name} of {rows} texts together, now in halves")
+
+        return observe
 
     def start(self):
         """Begins to load the models, in the running event loop."""

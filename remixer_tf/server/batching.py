@@ -89,10 +89,11 @@ class Batcher:
     Args:
         thread: the `Thread` that computes.
         wait: float, in seconds.
-        observe: function of the number of rows of each batch, and of its seconds.
+        observe: function of the number of rows of each batch, its seconds, and the
+            error of what was computed again in halves, or None.
     """
 
-    def __init__(self, thread, wait=0.003, observe=lambda rows, seconds: 0):
+    def __init__(self, thread, wait=0.003, observe=lambda rows, seconds, error: 0):
         self._thread, self._wait, self._observe = thread, wait, observe
         self._rows, self._task = collections.deque(), None
         self._arrived = asyncio.Event()
@@ -131,15 +132,15 @@ class Batcher:
                 continue
             start = time.monotonic()
             try:
-                found = await self._thread.call(_compute, rows)
+                found, failure = await self._thread.call(_compute, rows)
             except Exception as error:
-                found = [error] * len(rows)
+                found, failure = [error] * len(rows), None
             seconds = time.monotonic() - start
             for row, answer in zip(rows, found, strict=True):
                 failed = isinstance(answer, Exception)
                 finish(row.future, answer, answer if failed else None)
             self._expected = _requests(rows)
-            self._observe(len(rows), seconds)
+            self._observe(len(rows), seconds, failure)
 
     async def _gather(self):
         """Waits for as many requests as the last batch had, a moment at most."""
@@ -179,7 +180,7 @@ def _requests(rows):
 
 
 def _compute(rows):
-    """Computes rows of a signature together: a list of answers, or of exceptions."""
+    """Computes rows of a signature together; for returns see `in_halves`."""
     signature = rows[0].signature
 
     def answers(rows):
@@ -194,11 +195,18 @@ def in_halves(function, rows):
 
     If that fails it answers each half: a few rows that fail cost the others little. A
     row that also fails alone has the exception in place of its answer.
+
+    Returns:
+        the list of answers, and the exception of the rows together, None if there was
+        none or there is one row.
     """
     try:
-        return function(rows)
+        return function(rows), None
     except Exception as error:
         if len(rows) == 1:
-            return [error]
+            return [error], None
+        failure = error
     half = len(rows) // 2
-    return in_halves(function, rows[:half]) + in_halves(function, rows[half:])
+    answers, _ = in_halves(function, rows[:half])
+    others, _ = in_halves(function, rows[half:])
+    return answers + others, failure

@@ -40,16 +40,21 @@ class Metrics:
         self.batch_seconds = prometheus.Histogram(
             "batch_seconds", "Time of a batch", ["model"], buckets=_SECONDS, **given
         )
+        self.failed = prometheus.Counter(
+            "failed_batches", "Batches computed again in halves", ["model"], **given
+        )
         self.registry.register(self)
 
     def observer(self, model):
         """Returns the function that a model's `Batcher` calls."""
         rows = self.batch_rows.labels(model)
         seconds = self.batch_seconds.labels(model)
+        failed = self.failed.labels(model)
 
-        def observe(number, time):
+        def observe(number, time, error):
             rows.observe(number)
             seconds.observe(time)
+            failed.inc(error is not None)
 
         return observe
 

@@ -60,7 +60,7 @@ class Models:
     def __init__(self, sources, say):
         self._sources, self._say = sources, say
         self._ready, self._threads = {}, []
-        self.observer = lambda name: lambda rows, seconds: None
+        self.observer = lambda name: lambda rows, seconds, error: None
 
     def ready(self):
         """Returns the `Served` models that answer, a list."""

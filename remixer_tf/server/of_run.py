@@ -448,7 +448,7 @@ class ServedRun(Served):
         more = {"search": search, "settings": settings}
         return self.signatures[GENERATE], [{"inputs": text, **more} for text in texts]
 
-    def open(self, observe=lambda rows, seconds: 0):
+    def open(self, observe=lambda rows, seconds, error: 0):
         super().open(observe)
         for search in self._written():
             search.writer.observe = observe

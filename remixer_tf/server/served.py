@@ -57,7 +57,7 @@ class Served:
         self._answered = collections.deque(maxlen=32)  # when, and how many rows
         self.created = int(time.time())
 
-    def open(self, observe=lambda rows, seconds: 0):
+    def open(self, observe=lambda rows, seconds, error: 0):
         """Takes questions from here on, in the running event loop."""
         self.batcher = Batcher(self.thread, observe=observe)
 

@@ -50,13 +50,13 @@ class Writer:
         defaults: dictionary of NumPy's numbers, inputs of its graphs.
         sizes: tuple of ints, rows that are written together. They rise.
         thread: the `Thread` that computes.
-        observe: function of the number of rows of each turn, and of its seconds.
+        observe: see `Batcher`; a turn is a batch.
     """
 
     def __init__(self, search, answerer, defaults, sizes, thread):
         self.search, self._answerer, self._defaults = search, answerer, defaults
         self._most, self._thread = sizes[-1], thread
-        self.observe = lambda rows, seconds: None
+        self.observe = lambda rows, seconds, error: None
         self._waiting, self._task = collections.deque(), None
         self._places = Places(search, sizes)  # of the thread
 
@@ -100,7 +100,8 @@ class Writer:
                 self._places.clear()
                 return
             start = time.monotonic()
-            for row, found in await self._thread.call(self._turn, new, writing):
+            pairs, failure = await self._thread.call(self._turn, new, writing)
+            for row, found in pairs:
                 if isinstance(found, tuple):
                     row.pieces.put_nowait(found)
                     continue
@@ -108,28 +109,30 @@ class Writer:
                 finish(row.future, found, found if failed else None)
                 if row.pieces is not None:
                     row.pieces.put_nowait(None)
-            self.observe(len(writing) + len(new), time.monotonic() - start)
+            number = len(writing) + len(new)
+            self.observe(number, time.monotonic() - start, failure)
 
     def _turn(self, new, writing):
         """Begins new rows, and writes some tokens of all. In the thread.
 
         Returns a list of pairs. Each is a row and its answer, or the exception that it
-        raised; and for a stream a row, and a piece with all tokens until then.
+        raised; and for a stream a row, and a piece with all tokens until then. And the
+        exception of all rows together, or None.
         """
         try:
             if new:
                 self._read(new)
             self._places.arrange(writing, new)
-            return self._write()
-        except Exception:
-            rows = writing + new
-        found = []
-        for row, answer in zip(rows, in_halves(self._whole, rows), strict=True):
+            return self._write(), None
+        except Exception as error:
+            rows, failure = writing + new, error
+        found, (answers, _) = [], in_halves(self._whole, rows)
+        for row, answer in zip(rows, answers, strict=True):
             if row.pieces is not None and not isinstance(answer, Exception):
                 ids = answer["tokens"]
                 found.append((row, (row.cut.next(ids, True), ids)))
             found.append((row, answer))
-        return found
+        return found, failure
 
     def _whole(self, rows):
         """Returns the whole answers to rows, a list of dictionaries."""

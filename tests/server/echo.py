@@ -66,7 +66,7 @@ class Echo(Served):
         found = []
         for row in rows:
             text = row["inputs"].decode("utf-8", "replace")
-            if text == "bug":
+            if text == "bug" or (text == "alone" and len(rows) > 1):
                 raise KeyError("/home/somebody/secret/file")
             if text == "mistake":
                 raise TypeError("/home/somebody/secret has no such text")

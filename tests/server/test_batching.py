@@ -183,8 +183,11 @@ def test_rows_that_fail_are_found_in_halves():
         return [row.upper() for row in rows]
 
     rows = [*"abcdefghijkl", "bad", *"mno"]
-    *found, bad = [x for i, x in enumerate(in_halves(upper, rows)) if i != 12] + [
-        in_halves(upper, ["bad"])[0]
-    ]
+    found, failure = in_halves(upper, rows)
+    bad = found.pop(12)
     assert found == [*"ABCDEFGHIJKLMNO"] and isinstance(bad, ValueError)
-    assert computed == [16, 8, 8, 4, 4, 2, 1, 1, 2, 1]
+    assert computed == [16, 8, 8, 4, 4, 2, 1, 1, 2]
+    assert isinstance(failure, ValueError)
+    ((alone,), failure) = in_halves(upper, ["bad"])
+    assert isinstance(alone, ValueError) and failure is None
+    assert in_halves(upper, ["a", "b"]) == (["A", "B"], None)

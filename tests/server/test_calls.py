@@ -19,6 +19,15 @@ def test_the_forms_of_one_and_of_several(client):
     assert scored["tokens"][1] == {"text": "c", "log_probability": -1.0}
 
 
+def test_a_batch_that_fails_is_told_though_its_halves_answer():
+    with serving([of_echo()]) as client:
+        found = client.post("/generate", json={"inputs": ["alone", "abc"]})
+        assert found.json()["outputs"] == ["ALONE", "ABC"]
+        assert "echo: KeyError of 2 texts together, now in halves" in client.said
+        line = 'remixer_tf_failed_batches_total{model="echo"} 1.0\n'
+        assert line in client.get("/metrics").text
+
+
 def test_health_page_and_metrics():
     with serving([of_echo()]) as client:
         check_metrics(client)

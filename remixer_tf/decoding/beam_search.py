@@ -14,8 +14,8 @@ from remixer_tf.arguments import (
 )
 from remixer_tf.decoding.constraints import IMPOSSIBLE, AnswerLimits
 from remixer_tf.decoding.greedy import greedy_decode
-from remixer_tf.decoding.row_settings import column, of_rows, with_rows
-from remixer_tf.decoding.search import Answers, Choice, Decoded, Search, decode, pick
+from remixer_tf.decoding.row_settings import column, of_rows, pick, with_rows
+from remixer_tf.decoding.search import Answers, Choice, Decoded, Search, decode
 from remixer_tf.errors import UserError, check_integers
 
 # The score of no answer inside the search. It is finite, since LiteRT makes -inf a

@@ -3,14 +3,27 @@
 import dataclasses
 import math
 import operator
+from typing import NamedTuple
 
 import numpy as np
 from keras import ops
 
-from remixer_tf.decoding.row_settings import with_rows
+from remixer_tf.decoding.row_settings import pick, with_rows
 from remixer_tf.errors import UserError, check_integers
 
 IMPOSSIBLE = -math.inf  # the log-probability of what cannot be
+
+
+class TableRoom(NamedTuple):
+    """The size of a padded `allowed_table`.
+
+    Attributes:
+        entries: int.
+        children: int, of an entry at most.
+    """
+
+    entries: int
+    children: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +37,8 @@ class AnswerLimits:
 
     Args:
         min_length: int, tokens of an answer at least, EOS not included.
-        allowed: None, or lists of token ids, without EOS: an answer is one of them.
+        allowed: None, or lists of token ids, without EOS: an answer is one of them. A
+            `TableRoom`: the batch has an `allowed_table` of each row.
         no_repeat_ngram_size: int, at least 0; n-grams of this size do not occur twice.
             0 allows all.
         repetition_penalty: float above 0. Scores of tokens that were read are divided
@@ -37,45 +51,59 @@ class AnswerLimits:
     """
 
     min_length: int = 0
-    allowed: list | None = None
+    allowed: list | TableRoom | None = None
     no_repeat_ngram_size: int = 0
     repetition_penalty: float = 1.0
+
+
+def allowed_table(allowed):
+    """Makes the table of the trie of allowed answers, int32 `[entries, 3]`.
+
+    An entry is a token, and the first and the last entry of those that may follow it.
+    Entry 0 is the start. Where an answer ends the token is -1 for EOS, which follows
+    itself.
+
+    Raises a ValueError for what are no lists of token ids.
+    """
+    root = {}
+    for answer in sorted(_token_ids(allowed)):
+        node = root
+        for token in (*answer, -1):
+            node = node.setdefault(token, {})
+    entries, table = [(0, root)], []
+    for number, (token, node) in enumerate(entries):  # it grows: breadth first
+        first = len(entries) if node else number
+        entries.extend(node.items())
+        table.append((token, first, len(entries) - 1 if node else number))
+    return np.array(table, "int32")
+
+
+def most_children(table):
+    """The most tokens that may follow an entry of an `allowed_table`, an int."""
+    return int((table[:, 2] - table[:, 1]).max()) + 1
 
 
 class Constraint:
     """Which tokens may come next in each hypothesis, by an `AnswerLimits`.
 
-    The allowed answers are a trie over token ids. A hypothesis stands on a node of it;
-    the trie's edges lie in one table, those of a node side by side, and edge `e` leads
-    to node `e + 1`. `max_length` counts EOS, `eos_id`. The batch may have min_length of
-    each row, see `row_settings`.
+    A hypothesis stands on an entry of the `allowed_table`. `max_length` counts EOS,
+    `eos_id`. The batch may have min_length and the table of each row, see
+    `row_settings`.
     """
 
     def __init__(self, eos_id, max_length, limits, batch=()):
         check_limits(limits, max_length, eos_id)
         self.eos_id = eos_id
-        self.min_length = with_rows(limits, batch).min_length
+        rows = with_rows(limits, batch)
+        self.min_length = rows.min_length
         self.has_minimum = "min_length" in batch or limits.min_length > 0
-        self.allowed = limits.allowed is not None
-        if self.allowed:
-            self._build(_token_ids(limits.allowed))
-
-    def _build(self, answers):
-        root = {}
-        for answer in sorted(answers):
-            node = root
-            for token in (*answer, self.eos_id):
-                node = node.setdefault(token, {})
-        nodes, first, last, tokens = [root], [], [], []
-        for number, node in enumerate(nodes):  # it grows: breadth first
-            # After its end an answer stays where it is, on EOS.
-            first.append(len(tokens) if node else number - 1)
-            tokens.extend(node)
-            last.append(len(tokens) - 1 if node else number - 1)
-            nodes.extend(node.values())
-        self._first, self._last = np.array(first, "int32"), np.array(last, "int32")
-        self._tokens = np.array(tokens, "int32")
-        self._width = int((self._last - self._first).max()) + 1
+        self._table = None
+        if isinstance(limits.allowed, TableRoom):
+            self._table, self._of_rows = rows.allowed, True
+            self._width = limits.allowed.children
+        elif limits.allowed is not None:
+            self._table, self._of_rows = allowed_table(limits.allowed), False
+            self._width = most_children(self._table)
 
     def mask(self, log_probs, place, nodes):
         """Sets what may not come next to `IMPOSSIBLE`.
@@ -86,12 +114,9 @@ class Constraint:
             nodes: int32 `[batch, beams]`, 0 at first.
         """
         size = log_probs.shape[-1]
-        if self.allowed:
-            if self._tokens.max() >= size:
-                raise UserError(
-                    f"Allowed answers have the id {self._tokens.max()}, and the model "
-                    f"{size} ids. Encode them with the model's vocabulary."
-                )
+        if self._table is not None:
+            if not self._of_rows:
+                check_in_vocabulary(self._table, size)
             _, children = self._children(nodes)
             log_probs = ops.where(mark(log_probs, children), log_probs, IMPOSSIBLE)
         if self.has_minimum:
@@ -103,20 +128,30 @@ class Constraint:
 
     def advance(self, nodes, tokens):
         """The nodes after these tokens, int32 `[batch, beams]`."""
-        if not self.allowed:
+        if self._table is None:
             return nodes
-        edges, children = self._children(nodes)
+        entries, children = self._children(nodes)
         taken = ops.cast(ops.equal(children, tokens[..., None]), "int32")
         which = ops.cast(ops.argmax(taken, axis=-1), "int32")
-        return ops.take_along_axis(edges, which[..., None], axis=-1)[..., 0] + 1
+        return ops.take_along_axis(entries, which[..., None], axis=-1)[..., 0]
 
     def _children(self, nodes):
-        """Edges of nodes, and their tokens: int32 `[batch, beams, width]`."""
-        # Where a node has fewer than others, its last edge is repeated.
-        first = ops.take(self._first, nodes, axis=0)[..., None]
-        last = ops.take(self._last, nodes, axis=0)[..., None]
-        edges = ops.minimum(first + ops.arange(self._width, dtype="int32"), last)
-        return edges, ops.take(self._tokens, edges, axis=0)
+        """Entries that may follow, and their tokens: int32 `[batch, beams, width]`."""
+        beams = nodes.shape[1]
+        bounds = self._at(nodes)
+        first, last = bounds[..., 1, None], bounds[..., 2, None]
+        # Where an entry has fewer than others, its last one is repeated.
+        numbers = ops.arange(self._width, dtype="int32")
+        entries = ops.minimum(first + numbers, last)
+        tokens = self._at(ops.reshape(entries, (-1, beams * self._width)))[..., 0]
+        tokens = ops.reshape(tokens, (-1, beams, self._width))
+        return entries, ops.where(tokens < 0, self.eos_id, tokens)
+
+    def _at(self, index):
+        """Entries of the table, int32 `[batch, n, 3]`, by an index `[batch, n]`."""
+        if self._of_rows:
+            return pick(self._table, index)
+        return ops.take(self._table, index, axis=0)
 
 
 def check_limits(limits, max_length, eos_id=1):
@@ -129,7 +164,7 @@ def check_limits(limits, max_length, eos_id=1):
             f"decoded at most. Received: min_length={min_length}, "
             f"max_length={max_length}."
         )
-    if limits.allowed is None:
+    if limits.allowed is None or isinstance(limits.allowed, TableRoom):
         return
     answers = _token_ids(limits.allowed)
     lengths = {len(answer) for answer in answers}
@@ -141,23 +176,38 @@ def check_limits(limits, max_length, eos_id=1):
             "min_length and max_length."
         )
     tokens = set().union(*answers)
-    out = not all(0 < token < 2**31 for token in tokens)
-    if out or eos_id in tokens:
+    if eos_id in tokens:
         raise UserError(
-            "Allowed answers are token ids, int32 above 0 (padding), without EOS "
-            f"({eos_id}). Received: {sorted(tokens)[:3]}, .."
+            f"Allowed answers are token ids without EOS ({eos_id}). Received: "
+            f"{sorted(tokens)[:3]}, .."
+        )
+
+
+def check_in_vocabulary(table, size):
+    """Raises a ValueError if an `allowed_table` has an id that a model lacks."""
+    if (most := int(table[:, 0].max())) >= size:
+        raise UserError(
+            f"Allowed answers have the id {most}, and the model {size} ids. Encode "
+            "them with the model's vocabulary."
         )
 
 
 def _token_ids(allowed):
     """Allowed answers as a set of tuples of int."""
     try:
-        return {tuple(map(operator.index, answer)) for answer in allowed}
+        answers = {tuple(map(operator.index, answer)) for answer in allowed}
     except TypeError:
         raise UserError(
             "allowed must be a list of answers, each a list of token ids. Received: "
             f"allowed={allowed!r:.200}"
         ) from None
+    tokens = set().union(*answers)
+    if not all(0 < token < 2**31 for token in tokens):
+        raise UserError(
+            "Allowed answers are token ids, int32 above 0 (padding). Received: "
+            f"{sorted(tokens)[:3]}, .."
+        )
+    return answers
 
 
 def mark(like, tokens):

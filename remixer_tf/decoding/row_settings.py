@@ -10,7 +10,8 @@ import dataclasses
 from keras import ops
 
 # Arguments of `decode`, `AnswerLimits`, `Sampling`, `T5Rules` and `HuggingFaceRules`.
-# Others make another graph, since they are shapes or leave out operations.
+# Others make another graph, since they are shapes or leave out operations. `seeds` are
+# the `seed_words` of `sample`, `allowed` is an `allowed_table`.
 DTYPES = {
     "max_length": "int32",
     "min_length": "int32",
@@ -20,7 +21,10 @@ DTYPES = {
     "top_p": "float32",
     "alpha": "float32",
     "length_penalty": "float32",
+    "seeds": "uint32",
+    "allowed": "int32",
 }
+AXES = {"seeds": 1, "allowed": 2}  # of a row's value; other values are numbers
 
 
 def with_rows(settings, batch):
@@ -60,3 +64,16 @@ def of_rows(batch, name, constant):
 def column(value, axes=1):
     """A setting of each row with axes behind `batch`; a constant as it is."""
     return value[(..., *[None] * axes)] if ops.is_tensor(value) else value
+
+
+def pick(x, index):
+    """Takes of x, `[batch, n, ..]`, what an index, int32 `[batch, m]`, names."""
+    # By rows: along an axis it would be ten operations instead of one.
+    rows = flat_rows(index, x.shape[1])
+    return ops.take(ops.reshape(x, (-1, *x.shape[2:])), rows, axis=0)
+
+
+def flat_rows(index, size):
+    """Where `[batch * size]` holds what an index `[batch, m]` names of each `size`."""
+    examples = ops.arange(ops.shape(index)[0], dtype="int32")
+    return examples[:, None] * size + index

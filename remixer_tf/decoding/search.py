@@ -9,7 +9,7 @@ from keras import ops
 
 from remixer_tf.decoding.constraints import AnswerLimits, Constraint
 from remixer_tf.decoding.repetition import Repetition, tokens_read
-from remixer_tf.decoding.row_settings import column, of_rows
+from remixer_tf.decoding.row_settings import column, flat_rows, of_rows, pick
 from remixer_tf.errors import UserError, check_integers
 from remixer_tf.layers.base import DecodeState, by_row, reads_at_once
 from remixer_tf.objectives.batches import check_known_ids
@@ -404,19 +404,6 @@ def check_writes(model: Any) -> None:
             f"or DecoderOnly. Received: {type(model).__name__}. An encoder classifies "
             "and embeds. To evaluate it, set decode_fn to classify or best_span."
         )
-
-
-def pick(x, index):
-    """Takes of x, `[batch, n, ..]`, what an index, int32 `[batch, m]`, names."""
-    # By rows: along an axis it would be ten operations instead of one.
-    rows = flat_rows(index, x.shape[1])
-    return ops.take(ops.reshape(x, (-1, *x.shape[2:])), rows, axis=0)
-
-
-def flat_rows(index, size):
-    """Where `[batch * size]` holds what an index `[batch, m]` names of each `size`."""
-    examples = ops.arange(ops.shape(index)[0], dtype="int32")
-    return examples[:, None] * size + index
 
 
 def _running(hypotheses):

@@ -19,10 +19,16 @@ from remixer_tf.decoding import (
     greedy_decode,
     sample,
 )
-from remixer_tf.decoding.constraints import check_limits
+from remixer_tf.decoding.constraints import (
+    TableRoom,
+    allowed_table,
+    check_in_vocabulary,
+    check_limits,
+    most_children,
+)
 from remixer_tf.decoding.repetition import check_repetition
 from remixer_tf.decoding.row_random import seed_words
-from remixer_tf.decoding.row_settings import replaced
+from remixer_tf.decoding.row_settings import DTYPES, replaced
 from remixer_tf.errors import (
     UserError,
     check_integers,
@@ -70,12 +76,12 @@ def room(length):
     return max(_SHORTEST, 1 << (length - 1).bit_length())
 
 
-def as_inputs(options):
-    """Takes the numbers that a graph has as inputs out of options of a search.
+def as_inputs(options, vocab_size):
+    """Takes what a graph has as inputs out of options of a search.
 
-    Returns the options, with a number that is the same for all in place of each; and
-    {name: number}, see `row_settings`, with the words of the seed as `seeds`. Raises a
-    ValueError for a number out of its range.
+    Returns the options, with a value that is the same for all in place of each; and
+    {name: value}, see `row_settings`, with the words of the seed as `seeds`. Raises a
+    ValueError for a value out of its range.
     """
     options, inputs = dict(options), {}
 
@@ -86,6 +92,12 @@ def as_inputs(options):
     limits = AnswerLimits(**{name: options[name] for name in _OF_ALL & options.keys()})
     check_integers(0, min_length=limits.min_length)
     check_repetition(limits)
+    if options.get("allowed") is not None:
+        table = allowed_table(options["allowed"])
+        check_in_vocabulary(table, vocab_size)
+        size = TableRoom(room(len(table)), room(most_children(table)))
+        take("allowed", size)
+        inputs["allowed"] = np.pad(table, [(0, size.entries - len(table)), (0, 0)])
     if "temperature" in options:
         take("temperature", 1.0)
     if options.get("top_k") is not None:
@@ -105,8 +117,7 @@ def as_inputs(options):
     if "seed" in options:
         inputs["seeds"] = seed_words(options["seed"])
         options["seed"] = 0
-    types = {"top_k": np.int32, "min_length": np.int32, "seeds": np.uint32}
-    return options, {k: types.get(k, np.float32)(x) for k, x in inputs.items()}
+    return options, {k: np.asarray(x, DTYPES[k])[()] for k, x in inputs.items()}
 
 
 def check_answers(own, options, max_length):

@@ -273,7 +273,7 @@ class TextMethods:
         if search.get("allowed") is not None:
             codec = self.run.codec(self.model)
             search["allowed"] = searches.allowed_ids(search["allowed"], codec)
-        same, inputs = searches.as_inputs(search)
+        same, inputs = searches.as_inputs(search, self.model.vocab_size)
         answerer, own, wants_seed = self._text_to_text(Options(given), Options(same))
         longest = max_length or answerer.tokens.max_length
         searches.check_answers(own, search, longest)

@@ -570,7 +570,7 @@ class ServedRun(Served):
                 warnings.simplefilter("ignore")
                 options["allowed"] = searches.allowed_ids(options["allowed"], codec)
         answerer, inputs = self.run.answerer(skip_special_tokens=skip, **options)
-        same, _ = searches.as_inputs(options)
+        same, _ = searches.as_inputs(options, self.run.model.vocab_size)
         key = skip, Options(same), frozenset(inputs)
         search = self._others.pop(key, None)
         if search is None:

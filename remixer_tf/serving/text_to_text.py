@@ -19,7 +19,6 @@ from remixer_tf.data.eval_batches import (
 from remixer_tf.data.language_model import check_reads_inputs
 from remixer_tf.data.lengths import check_feature_lengths
 from remixer_tf.decoding import check_scores, check_writes, greedy_decode, score
-from remixer_tf.decoding.row_random import seed_words
 from remixer_tf.decoding.row_settings import DTYPES
 from remixer_tf.decoding.sampling import Sampling
 from remixer_tf.engines.backend_engine import engine_of
@@ -194,13 +193,16 @@ class TextToText(TextAnswers):
         fits = not self._no_export() and writes_in_float32(self._model())
         if not fits or len(texts) < LONG_LIST * batch_size:
             return None
-        search = self._search_of(frozenset(settings or ()))
+        settings = {name: np.asarray(x) for name, x in (settings or {}).items()}
+        shapes = frozenset((name, x.shape) for name, x in settings.items())
+        search = self._search_of(shapes)
         xla = bool(self._engine.answer_programs) and self._takes_xla()
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         tokens, trimmed = self.tokens_of(tf.constant([texts[i] for i in order]))
-        rows = searchable(tokens, settings)
-        del rows["encoder_input_tokens"]
-        rows = {name: x.numpy() for name, x in rows.items()}
+        rows = {
+            name: np.broadcast_to(x, (len(texts), *x.shape))
+            for name, x in settings.items()
+        }
         try:
             decoded = answer_list(search, tokens, rows, batch_size, xla)
         except (UserError, tf.errors.OpError):  # Rows keep in step, or XLA cannot.
@@ -210,12 +212,9 @@ class TextToText(TextAnswers):
         answers = self.written(decoded, trimmed)
         return {name: x.numpy()[places] for name, x in answers.items()}
 
-    def _search(self, names):
-        """The `ContinuousSearch` with inputs of these names."""
-        settings = {
-            name: seed_words(0) if name == "seeds" else np.ones((), DTYPES[name])
-            for name in names
-        }
+    def _search(self, shapes):
+        """The `ContinuousSearch` with inputs of these names and shapes."""
+        settings = {name: np.ones(shape, DTYPES[name]) for name, shape in shapes}
         return ContinuousSearch(self._model(), self.tokens, self.lengths, settings)
 
     def _answer(self, inputs):

@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from remixer_tf.decoding import greedy_decode
+from remixer_tf.decoding.row_settings import AXES
 from remixer_tf.engines.tensorflow.strategy import uses_xla
 from remixer_tf.models import DecoderOnly
 from remixer_tf.serving.stored_weights import StoredWeights
@@ -13,15 +14,13 @@ def searchable(tokens, settings=None):
 
     Args:
         tokens: int32 `[batch, input_length]`, padded with 0.
-        settings: dictionary of numbers in place of the search's own, see
-            `row_settings`: one for all rows, or `[batch]`; and of `seeds`, uint32 `[2]`
-            or `[batch, 2]`, `seed_words` in place of the seed of `sample`. None for
-            none.
+        settings: dictionary of values in place of the search's own, see
+            `row_settings`: one for all rows, or `[batch, ..]`. None for none.
     """
     batch = {"encoder_input_tokens": tokens}
     for name, value in (settings or {}).items():
         value = tf.convert_to_tensor(value)
-        if value.shape.rank == (1 if name == "seeds" else 0):  # one for all rows
+        if value.shape.rank == AXES.get(name, 0):  # one for all rows
             value = tf.repeat(value[None], tf.shape(tokens)[0], axis=0)
         batch[name] = value
     return batch

@@ -1,5 +1,7 @@
 """Settings that are inputs: each row has the answers of a search of its constants."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -9,12 +11,14 @@ from remixer_tf.decoding import (
     Sampling,
     T5Rules,
     beam_search,
+    greedy_decode,
     sample,
 )
+from remixer_tf.decoding.constraints import TableRoom, allowed_table
 from remixer_tf.decoding.row_settings import DTYPES, replaced, with_rows
 from remixer_tf.loaded.kept import Options
 from remixer_tf.loaded.searches import check_answers
-from tests.decoding.recurrent import Recurrent, inputs
+from tests.decoding.recurrent import EOS, Recurrent, inputs
 from tests.decoding.test_beam_search import run
 
 LIMITS = {
@@ -89,6 +93,34 @@ def test_of_beams(rules, name):
         for row, power in zip(rows_of(LIMITS), powers, strict=True)
     ]
     check(found, beam_search, constants)
+
+
+LISTS = [[[2], [2, 3], [4, 4, 4]], [[5, 2]], [[3], [4], [5], [2, 2]], [[], [5, 5, 5]]]
+SEARCHES = {
+    "greedy": greedy_decode,
+    "beams": functools.partial(beam_search, rules=T5Rules(), beams=2),
+    "draws": functools.partial(sample, sampling=Sampling(3.0), seed=5),
+}
+
+
+@pytest.mark.slow_on_jax
+@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("halvings", [0, 1])
+def test_of_lists_of_allowed_answers(name, halvings):
+    room = TableRoom(16, 4)
+    tables = [allowed_table(answers) for answers in LISTS]
+    tables = [np.pad(x, [(0, 16 - len(x)), (0, 0)]) for x in tables]
+    batch = with_inputs(allowed=tables) | ({"halvings": 1} if halvings else {})
+    found = run(SEARCHES[name], Recurrent(), batch, 5, limits=AnswerLimits(0, room))
+    tokens = batch["encoder_input_tokens"]
+    for row, answers in enumerate(LISTS):
+        one = {"encoder_input_tokens": tokens[row : row + 1]}
+        limits = AnswerLimits(allowed=answers)
+        alone = SEARCHES[name](Recurrent(), one, 5, limits=limits)
+        text = np.array(found.tokens)[row]
+        np.testing.assert_array_equal(text, np.array(alone.tokens)[0])
+        np.testing.assert_allclose(found.scores[row], alone.scores[0], rtol=1e-5)
+        assert text[text > EOS].tolist() in answers
 
 
 class Halved(T5Rules):

@@ -145,6 +145,11 @@ def test_new_numbers_trace_few_graphs(bytes_run, monkeypatch):
         for i in range(1, 31)
     }
     assert len(drawn) > 15 and len(traced) <= 2
+    traced.clear()
+    for i in range(30):
+        allowed = [chr(97 + i % 26), "b" * (i % 4), "c"]
+        assert answers(run, "A cat", allowed=allowed) in allowed
+    assert len(traced) == 1
     for beams in range(2, 14):
         run.answerer(beams=beams)
     assert len(run._kept) == 8
@@ -161,14 +166,14 @@ def test_xla_compiles_no_more_searches_than_are_kept(bytes_run, monkeypatch):
         return compile(function, **options)
 
     monkeypatch.setattr(engine, "compile", listen)
-    for text in "abcdefghijkl":
-        run.answerer(allowed=[text, "no"])
+    for size in range(2, 14):
+        run.answerer(no_repeat_ngram_size=size)
     assert asked == ["answers"] * 8 + [False] * 4
     asked.clear()
     run = rt.load(bytes_run, bindings=["text_to_text.jit_compile = True"])
     monkeypatch.setattr(run.run.weights()[0], "compile", listen)
-    for text in "abcdefghij":
-        run.answerer(allowed=[text, "no"])
+    for size in range(2, 12):
+        run.answerer(no_repeat_ngram_size=size)
     assert asked == [True] * 10  # as the configuration says
 
 
@@ -185,14 +190,14 @@ def test_draws_without_a_seed_have_one_each(bytes_asked):
 
 @pytest.mark.slower
 def test_draws_without_a_seed_differ(bytes_run):
-    run = rt.load(bytes_run)
+    run, texts = rt.load(bytes_run), ["A cat"] * 8
     assert run.drawn_seed is None
-    one, other = (answers(run, "A cat", temperature=3.0) for _ in range(2))
+    one, other = (answers(run, texts, temperature=3.0) for _ in range(2))
     assert one != other
-    assert answers(run, "A cat", temperature=3.0, seed=run.drawn_seed) == other
+    assert answers(run, texts, temperature=3.0, seed=run.drawn_seed) == other
     bound = ["text_to_text.decode_fn = @sample", "sample.seed = 0"]
     run = rt.load(bytes_run, bindings=bound)
-    one, other = (answers(run, "A cat") for _ in range(2))
+    one, other = (answers(run, texts) for _ in range(2))
     assert one == other and run.drawn_seed is None
 
 

@@ -119,7 +119,8 @@ def test_ten_texts_make_few_graphs(runs):
     run = runs["encoder-decoder"]
     run.generate(TEXTS, batch_size=3, temperature=2.0, seed=1)
     answerer, _ = run.answerer(temperature=2.0, seed=1)
-    graphs = answerer._search_of(frozenset({"temperature", "seeds"}))._graphs
+    shapes = frozenset({("temperature", ()), ("seeds", (2,))})
+    graphs = answerer._search_of(shapes)._graphs
     before = len(graphs)
     run.generate(TEXTS * 2, batch_size=3, temperature=3.0, seed=2)
     assert len(graphs) == before > 0

@@ -8,6 +8,7 @@ same figures. --step and --gin options count for all runs.
 """
 
 import argparse
+import os
 
 from remixer_tf import configuration
 from remixer_tf.commands import add_list
@@ -32,6 +33,12 @@ def add_arguments(parser):
 
 
 def run(options):
+    for folder in options.next_to:
+        if not os.path.exists(os.path.join(folder, configuration.RUN_FILE)):
+            raise UserError(
+                f"--next_to={folder} is not the folder of a run: it has no "
+                f"{configuration.RUN_FILE}. Name the --model_dir of a run that trained."
+            )
     own = vars(options)
     asked = [options] + [
         argparse.Namespace(**own | {"model_dir": folder, "gin_file": []})

@@ -16,6 +16,7 @@ from remixer_tf.errors import UserError
 from remixer_tf.evaluation.results import (
     KINDS,
     metrics_by_name,
+    own_units,
     read_results,
     with_unit,
 )
@@ -200,6 +201,8 @@ def average(runs):
             found[key] = values[0]
         elif len(values) < len(runs) and key[0] != "gin":  # a macro of the seed
             found["missing", _name(key[1])] = "some seeds do not have it"
+        elif len({run.get(("unit", key[1])) for run in runs}) > 1:
+            found["missing", _name(key[1])] = "its unit is another for some seeds"
         else:
             found[key] = _average(key, values)
     return found
@@ -326,12 +329,17 @@ def write_comparison(runs, groups, format, file):
     write_table(file, format, "", ["", *columns], rows)
     metrics = []
     for name in sorted(name for section, name in table if section == "last"):
-        title = with_unit(name[0], *(run.get(("last", name)) for run in runs.values()))
+        last = table["last", name]
+        firsts = [
+            runs[folder].get(("last", name)) if title in last else None
+            for title, (folder, *_) in groups.items()
+        ]
+        units = own_units(*firsts)
         for label in ("last", "best"):
-            values = cells((label, name), "{:.4g} at ".format)
-            steps = cells((f"{label}_step", name), "{:,}".format)
-            texts = map("".join, zip(values, steps, strict=True))
-            metrics.append([title, name[1], label, *texts])
+            values = cells((label, name), "{:.4g}".format)
+            steps = cells((f"{label}_step", name), " at {:,}".format)
+            texts = map("".join, zip(values, units, steps, strict=True))
+            metrics.append([with_unit(name[0], *firsts), name[1], label, *texts])
     if metrics:
         header = ["metric", "file", "", *columns]
         write_table(file, format, "Metrics", header, metrics, labels=3)
@@ -379,7 +387,8 @@ def _spread_rows(title, runs):
     """Yields (section, name, title, value) of what numbers of runs are together."""
     for section, name in runs[0]:
         values = [run[section, name] for run in runs if (section, name) in run]
-        if section not in _TEXTS and len(values) == len(runs):
+        one_unit = len({run.get(("unit", name)) for run in runs}) == 1
+        if section not in _TEXTS and len(values) == len(runs) and one_unit:
             mean, deviation = spread(values)
             yield f"{section}_mean", name, title, mean
             yield f"{section}_deviation", name, title, deviation

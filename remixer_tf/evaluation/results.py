@@ -182,9 +182,27 @@ class _Measured(float):
 
 
 def with_unit(name, *values):
-    """Returns the name of metrics with the unit of its values, such as "em (%)"."""
-    units = {value.unit for value in values if hasattr(value, "unit")}
-    return f"{name} ({units.pop()})" if len(units) == 1 else name
+    """Returns the name of metrics with the unit of all values, such as "em (%)".
+
+    None is no value. If values have several units, the name has none: see `own_units`.
+    """
+    units = {_unit(value) for value in values if value is not None}
+    return name + _in_brackets(*units) if len(units) == 1 else name
+
+
+def own_units(*values):
+    """Returns what follows each value: nothing if the name has the unit of all."""
+    units = [value if value is None else _unit(value) for value in values]
+    alone = len({unit for unit in units if unit is not None}) > 1
+    return [_in_brackets(unit) if alone else "" for unit in units]
+
+
+def _unit(value):
+    return getattr(value, "unit", "")
+
+
+def _in_brackets(unit):
+    return f" ({unit})" if unit else ""
 
 
 def metrics_by_name(result):
@@ -216,7 +234,8 @@ def print_table(name, step, results):
     results, rows = results.values(), []
     for name in dict.fromkeys(n for r in results for n in r["metrics"]):
         values = [r["metrics"].get(name) for r in results]
-        rows.append([with_unit(name, *values), *map(_cell, values)])
+        cells = map("".join, zip(map(_cell, values), own_units(*values), strict=True))
+        rows.append([with_unit(name, *values), *cells])
     rows.append(None)
     for name in ("examples", "target_tokens", "images"):
         if any(name in result for result in results):

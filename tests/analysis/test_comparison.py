@@ -216,6 +216,21 @@ def test_what_only_some_seeds_have(tmp_path, capsys):
     assert f"{name}: some seeds do not have it\n" in shown and "SEED" not in shown
 
 
+def test_each_value_has_its_own_unit(tmp_path, capsys):
+    """Runs in a column have one unit, or no value."""
+    runs = [seeded(tmp_path / x, 0, 2.0, f"A = '{x}'", units=x == "a") for x in "ab"]
+    run_command("compare", [*runs, "--format=markdown"])
+    row = "| cogs/test/em | metrics.json | last | 2 (%) at 5 | 2 at 5 |"
+    assert row in capsys.readouterr().out
+    runs = [seeded(tmp_path / f"s{i}", i, 2.0, units=i) for i in range(2)]
+    run_command("compare", [*runs, "--format=markdown"])
+    missing = "- s0, s1 (2 seeds): cogs/test/em (metrics.json): its unit is another for"
+    assert missing in (shown := capsys.readouterr().out) and "| last |" not in shown
+    run_command("compare", [*runs, "--format=csv"])
+    shown = capsys.readouterr().out
+    assert "run_mean,parameters" in shown and "last_mean" not in shown
+
+
 def measured(folder, rate, decoded=()):
     """Adds what training and evaluation measure, with a line that a kill cut off."""
     path = folder / "train_summary.json"

@@ -1,15 +1,18 @@
 """Contestants by one metric: means over seeds, intervals, differences, a plot."""
 
+import itertools
 import math
 import os
 import re
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
+from remixer_tf import console
 from remixer_tf.analysis.comparison import SHOWN, seed_of, spread
 from remixer_tf.errors import StorageError, UserError, nearest, shorten
 from remixer_tf.evaluation.results import with_unit
@@ -74,8 +77,8 @@ def contestants(runs, groups, metric):
         "flops_per_token".
 
     Raises:
-        UserError: a run lacks the metric, as one of another task does, or two files
-            have it.
+        UserError: a run lacks the metric, as one of another task does, two files have
+            it, or runs have it in several units.
     """
     key = _key(runs, metric)
     cost = next((x for x in _COSTS if all(("run", x) in r for r in runs.values())), "")
@@ -136,6 +139,13 @@ def _key(runs, metric):
                 f"{folder} has no {key[0]}, and contestants in one table have one "
                 f"task. It has: {shorten(own) or 'no results'}."
             )
+    folders = {run.get(("unit", key)): folder for folder, run in runs.items()}
+    if len(folders) > 1:
+        said = [f"{unit or 'no unit'} in {folders[unit]}" for unit in folders]
+        raise UserError(
+            f"{key[0]} has {', and '.join(said)}: they cannot be compared. Evaluate "
+            "again what has the wrong one: remixer_tf eval --force --model_dir=RUN."
+        )
     return key
 
 
@@ -228,8 +238,10 @@ def _text(value, name):
 def draw_contest(found, cost, metric, path):
     """Draws the metric over FLOPs, or parameters if FLOPs are not known, into a file.
 
-    A point has the 95% interval of its mean. Raises a UserError if neither is known of
-    all contestants, and a StorageError if the file cannot be written.
+    A point has the 95% interval of its mean. A warning names contestants without a
+    finite metric, which have no point; without any point there is no file. Raises a
+    UserError if neither cost is known of all contestants, and a StorageError if the
+    file cannot be written.
     """
     from matplotlib.figure import Figure  # late: slow to import
 
@@ -242,9 +254,19 @@ def draw_contest(found, cost, metric, path):
             "a plot needs the FLOPs or parameters of all runs, which "
             "train_summary.json has when a run has ended. Train them to their end."
         )
+    finite = [all(map(math.isfinite, x.values.values())) for x in found]
+    if not all(finite):
+        names = [x.title for x, there in zip(found, finite, strict=True) if not there]
+        lacks = f"lacks {', '.join(names)}" if any(finite) else "is not drawn"
+        text = f"{path} {lacks}: {metric} is not finite."
+        console.say(text, "warning", sys.stderr)  # Output may be the table.
+    if not any(finite):
+        return
     figure = Figure(figsize=(6.4, 4.8), layout="constrained")
     axis = figure.subplots()
-    draw_points(axis, found, places)
+    titles = [contestant.title for contestant in found]
+    found, places = ([*itertools.compress(x, finite)] for x in (found, places))
+    draw_points(axis, found, places, titles)
     figure.legend(loc="outside lower center", ncols=3, fontsize="small")
     values = [x for one in found for x in one.values.values()]
     axis.set(xlabel=label, ylabel=with_unit(metric, *values))

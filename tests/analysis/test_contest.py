@@ -72,9 +72,14 @@ def test_a_seed_that_diverged_has_no_interval(value, tmp_path, capsys):
     runs = [seeded(tmp_path / f"a{i}", i, x) for i, x in enumerate((1.0, value))]
     runs.append(seeded(tmp_path / "b0", 0, 2.0, "A = 2"))
     plot = f"--plot={tmp_path / 'plot.png'}"
-    rows = [*csv.DictReader(compare(capsys, *runs, "--format=csv", plot).splitlines())]
+    run_command("compare", [*runs, f"--metric={METRIC}", "--format=csv", plot])
+    shown = capsys.readouterr()
+    rows = [*csv.DictReader(shown.out.splitlines())]
     assert rows[0]["mean"] == str(value) and rows[0]["interval_low"] == ""
     assert rows[1]["difference"] == "1.0"
+    assert f"plot.png lacks a0, a1: {METRIC} is not finite." in shown.err
+    run_command("compare", [*runs[:2], f"--metric={METRIC}", plot])
+    assert f"plot.png is not drawn: {METRIC} is not finite." in capsys.readouterr().err
 
 
 def test_units_and_steps_are_shown(tmp_path, capsys):
@@ -89,6 +94,12 @@ def test_units_and_steps_are_shown(tmp_path, capsys):
     assert "| 2 | 5 to 30 | 1 |" in shown
     rows = [*csv.DictReader(compare(capsys, *runs, "--format=csv").splitlines())]
     assert [row["step"] for row in rows] == ["5 to 30"]
+
+
+def test_values_of_several_units_are_not_compared(tmp_path, capsys):
+    runs = [seeded(tmp_path / f"a{i}", i, 1.0, units=i) for i in range(2)]
+    with pytest.raises(ValueError, match=r"em has no unit in .*a0, and % in .*a1: th"):
+        compare(capsys, *runs)
 
 
 def test_one_seed_has_a_mean_alone(runs, capsys):

@@ -167,7 +167,7 @@ def _mixing_panels(layer, place, matrices, image_side):
         f"{place}: {symbol}" + f", head {head}" * several: Map(matrix, signed=signed)
         for head, matrix in enumerate(matrices)
     }
-    rows = f"{place}: rows of {symbol}"
+    rows = f"{place}: rows of {symbol}" + ", head 0" * several
     if facts.filter is not None:
         panels[f"{place}: filter"] = _filter_curves(facts.filter, matrices.shape[-1])
     elif image_side and signed:

@@ -229,6 +229,12 @@ def test_an_own_layer_is_drawn():
     weights = [[1.0, 0.0], [0.25, 0.75]]
     image = images_of(figures([weights])["encoder_matrices"])["layer 0\nown: W"]
     np.testing.assert_array_equal(image, weights)
+    figure = figures([[[3.0, -1.0], [4.0, 5.0]], [[6.0, 7.0], [8.0, 9.0]]])
+    curves = {x.get_title(): x.lines for x in figure["encoder_matrices"].axes}
+    first, second, _ = curves["layer 0\nown: rows of W, head 0"]
+    np.testing.assert_array_equal(
+        [first.get_ydata(), second.get_ydata()], [[3, -1], [4, 5]]
+    )
     with pytest.raises(ValueError, match=r"own' \(Own\) sows 'mixing' of .*\(2, 2\)"):
         figures(weights)
 

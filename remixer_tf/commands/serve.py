@@ -29,11 +29,14 @@ _CONNECTIONS = 512  # at once; more are answered by 503
 
 
 def add_arguments(parser):
-    help = "folder of a run, of published weights, or of an export of LiteRT or ONNX"
+    help = (
+        "folder of a run, of published weights, or of an export of LiteRT or ONNX, or "
+        "the folder above exports, of which the highest number is taken"
+    )
     add_list(parser, "--model_dir", "[NAME=]DIR", f"{help}; repeat it for several")
     help = (
-        "folder of a SavedModel, or the folder above it, of which the highest number is"
-        " taken; it needs neither seqio nor gin"
+        "folder of a SavedModel, or the folder above it, as for --model_dir; it needs "
+        "neither seqio nor gin"
     )
     add_list(parser, "--export", "[NAME=]DIR", help)
     help = "step of the run's checkpoint; default: the newest"
@@ -86,7 +89,7 @@ def run(options):
     limits = Limits(
         **{x.name: getattr(options, x.name) for x in dataclasses.fields(Limits)}
     )
-    sources = _sources(options, limits)
+    sources = find_sources(options, limits)
     listening = _listen(options.host, options.port)
     # As uvicorn hands the signal on when it has ended.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -167,15 +170,10 @@ def _is_loopback(host):
         return host == "localhost"
 
 
-def _sources(options, limits):
-    """The `Source` of each model."""
-    from remixer_tf.checkpoints.export_folder import DESCRIPTION
-    from remixer_tf.server.models import (
-        EXPORT_FILE,
-        Source,
-        export_version,
-        newest_export,
-    )
+def find_sources(options, limits):
+    """Returns the list of the `Source`s that the options name."""
+    from remixer_tf.checkpoints.export_folder import is_export
+    from remixer_tf.server.models import Source, find_export, is_saved_model
 
     sources = []
     sizes = tuple(options.batch_sizes)
@@ -183,24 +181,24 @@ def _sources(options, limits):
         name, folder = _named(given, options.name)
         if not os.path.exists(folder) and not os.path.exists(f"{folder}.index"):
             raise MissingFileError(f"there is no {folder}. Set --model_dir to a run.")
-        if os.path.isfile(os.path.join(folder, EXPORT_FILE)):
+        if find_export(folder, is_saved_model):
             raise UserError(f"{folder} is a SavedModel. Set --export={given}")
         load = functools.partial(_load_run, folder, name, limits, sizes, options)
         newest = None
-        is_run = os.path.isdir(os.path.join(folder, "checkpoints"))
-        if is_run and options.step is None:
+        if find_export(folder, is_export):
+            newest = functools.partial(_newest_number, folder, is_export)
+        elif os.path.isdir(os.path.join(folder, "checkpoints")):
             newest = functools.partial(_newest_step, folder)
+        if options.step is not None:
+            newest = None
         sources.append(Source(name, load, newest))
     for given in options.export:
         name, folder = _named(given, options.name)
-        if os.path.isfile(os.path.join(folder, DESCRIPTION)):
+        if find_export(folder, is_export):
             raise UserError(f"{folder} is no SavedModel. Set --model_dir={given}")
-        newest_export(folder)
+        newest = functools.partial(_newest_number, folder, is_saved_model)
+        newest()
         load = functools.partial(_load_export, folder, name, limits, sizes)
-
-        def newest(folder=folder):
-            return export_version(newest_export(folder))
-
         sources.append(Source(name, load, newest))
     names = [source.name for source in sources]
     if twice := {name for name in names if names.count(name) > 1}:
@@ -218,8 +216,10 @@ def _named(given, name=None):
     folder = os.path.expanduser(given)
     if name is None:
         parts = os.path.abspath(folder).split(os.sep)
-        while len(parts) > 1 and re.fullmatch(r"\d+|export(_\w+)?", parts[-1]):
-            parts.pop()  # RUN/export/8000
+        while len(parts) > 1 and re.fullmatch(
+            r"\d+|(export|litert|onnx)(_\w+)?", parts[-1]
+        ):
+            parts.pop()  # RUN/export/8000, RUN/litert_int8/8000
         name = re.sub(r"[^A-Za-z0-9._-]", "_", parts[-1]).strip("._-") or "model"
     if not re.fullmatch(_NAME, name):
         raise UserError(
@@ -230,10 +230,12 @@ def _named(given, name=None):
 
 def _load_run(folder, name, limits, sizes, options, thread):
     import remixer_tf as rt
+    from remixer_tf.checkpoints.export_folder import is_export
+    from remixer_tf.server.models import find_export
     from remixer_tf.server.of_run import ServedRun
 
     run = rt.load(
-        folder,
+        find_export(folder, is_export) or folder,
         options.step,
         adapters=options.adapters,
         bindings=options.gin_bindings,
@@ -249,11 +251,18 @@ def _newest_step(folder):
     return str(choose_step(folder))
 
 
+def _newest_number(folder, is_export):
+    from remixer_tf.server.models import export_version, newest_export
+
+    return export_version(newest_export(folder, is_export))
+
+
 def _load_export(folder, name, limits, sizes, thread):
-    from remixer_tf.server.models import newest_export
+    from remixer_tf.server.models import is_saved_model, newest_export
     from remixer_tf.server.of_export import ServedExport
 
-    return ServedExport(newest_export(folder), name, limits, thread, sizes)
+    folder = newest_export(folder, is_saved_model)
+    return ServedExport(folder, name, limits, thread, sizes)
 
 
 def _listen(host, port):

@@ -12,25 +12,39 @@ from remixer_tf.server.limits import Refusal, invalid, try_later
 EXPORT_FILE = "saved_model.pb"  # of a SavedModel
 
 
-def newest_export(folder):
-    """Returns the folder of a SavedModel: this one, or its highest number."""
-    if os.path.isfile(os.path.join(folder, EXPORT_FILE)):
-        return folder
+def is_saved_model(folder):
+    """Returns whether a folder is a SavedModel."""
+    return os.path.isfile(os.path.join(folder, EXPORT_FILE))
+
+
+def find_export(folder, is_export):
+    """Returns the folder of an export: this one, or its highest number; None if none.
+
+    `is_export` is a function of a folder: `is_saved_model`, or the `is_export` of
+    LiteRT and ONNX.
+    """
+    numbers = []
+    if os.path.isdir(folder):
+        numbers = [name for name in os.listdir(folder) if name.isdecimal()]
+    numbers.sort(key=int, reverse=True)
+    folders = [folder, *(os.path.join(folder, number) for number in numbers)]
+    return next(filter(is_export, folders), None)
+
+
+def newest_export(folder, is_export):
+    """Returns what `find_export` does. Raises a UserError if there is none."""
+    if found := find_export(folder, is_export):
+        return found
     if not os.path.isdir(folder):
         raise MissingFileError(f"there is no folder {folder}.")
-    numbers = [name for name in os.listdir(folder) if name.isdecimal()]
-    for name in sorted(numbers, key=int, reverse=True):
-        found = os.path.join(folder, name)
-        if os.path.isfile(os.path.join(found, EXPORT_FILE)):
-            return found
     raise UserError(
-        f"{folder} is no export: neither it nor a numbered folder in it has a "
-        f"{EXPORT_FILE}. Make one: remixer_tf export --model_dir=RUN"
+        f"{folder} is no export, and no numbered folder in it is one. Make one: "
+        "remixer_tf export --model_dir=RUN"
     )
 
 
 def export_version(folder):
-    """Returns the version of the SavedModel in a folder: its number, or "1"."""
+    """Returns the version of the export in a folder: its number, or "1"."""
     name = os.path.basename(os.path.abspath(folder))
     return name if name.isdecimal() else "1"
 

@@ -90,7 +90,7 @@ def test_openais_client(served, run):
     values = scored.logprobs.token_logprobs
     (_, score), *_ = run.generate(["A cat"], scores=True)
     assert sum(values) == pytest.approx(score, rel=1e-4)
-    with pytest.raises(openai.UnprocessableEntityError, match="max_length is at most"):
+    with pytest.raises(openai.UnprocessableEntityError, match="max_tokens is at most"):
         client.completions.create(**asked, max_tokens=500)
     wrong = openai.OpenAI(base_url=f"{served}/v1", api_key="no", max_retries=0)
     with pytest.raises(openai.AuthenticationError, match="needs the server's token"):
@@ -178,16 +178,21 @@ def test_mistakes_are_one_line(tmp_path, taken_port, bytes_run):
     folder = tmp_path / "empty"
     folder.mkdir()
     run = f"--model_dir={bytes_run}"
-    for kind, file in (("saved", "saved_model.pb"), ("litert", "model.json")):
-        (tmp_path / kind).mkdir()
-        (tmp_path / kind / file).touch()
+    of_litert = ["model.json", "model.tflite", "operative_config.gin"]
+    for kind, files in (("saved", ["saved_model.pb"]), ("litert", of_litert)):
+        for folder_of_files in (tmp_path / kind, tmp_path / f"{kind}s" / "7"):
+            folder_of_files.mkdir(parents=True)
+            for file in files:
+                (folder_of_files / file).touch()
     saved, litert = f"{tmp_path}/saved", f"a={tmp_path}/litert"
     for options, message in (
         ([], "there is nothing to serve"),
         ([f"--model_dir={folder}/no"], "there is no"),
         ([f"--export={folder}"], "is no export"),
         ([f"--model_dir={saved}"], f"is a SavedModel. Set --export={saved}"),
+        ([f"--model_dir={saved}s"], f"is a SavedModel. Set --export={saved}s"),
         ([f"--export={litert}"], f"is no SavedModel. Set --model_dir={litert}"),
+        ([f"--export={litert}s"], f"is no SavedModel. Set --model_dir={litert}s"),
         ([run, f"--port={taken_port}"], "cannot listen at 127.0.0.1"),
         ([run, "--port=70000"], "at most 65535"),
         ([run, "--host=0.0.0.0"], "lets other machines ask. Set --token"),

@@ -1,13 +1,26 @@
 """A newer version of a model answers when it is ready, and no request is dropped."""
 
+import concurrent.futures
+import os
+import shutil
 import time
 
+import httpx
 import pytest
 
+import remixer_tf as rt
+from remixer_tf.checkpoints.export_folder import is_export
+from remixer_tf.command_line import parse_command_line
+from remixer_tf.commands import serve
 from remixer_tf.errors import UserError
 from remixer_tf.server.limits import Limits
-from remixer_tf.server.models import Source, export_version, newest_export
-from tests.server.conftest import LIMITS, of_run, serving
+from remixer_tf.server.models import (
+    Source,
+    export_version,
+    is_saved_model,
+    newest_export,
+)
+from tests.server.conftest import LIMITS, listening, of_run, serving
 from tests.server.echo import Echo
 from tests.server.test_load import megabytes
 
@@ -60,15 +73,60 @@ def test_newer_versions_are_taken():
         )
 
 
-def test_the_highest_number_is_the_newest_export(tmp_path):
+@pytest.mark.parametrize(
+    "is_one, files",
+    [
+        (is_saved_model, ["saved_model.pb"]),
+        (is_export, ["model.json", "operative_config.gin", "model.tflite"]),
+        (is_export, ["model.json", "operative_config.gin", "model.onnx"]),
+    ],
+)
+def test_the_highest_number_is_the_newest_export(is_one, files, tmp_path):
     for number in ("9", "10", "11"):
         (tmp_path / number).mkdir()
         if number != "11":  # is being written elsewhere
-            (tmp_path / number / "saved_model.pb").touch()
-    newest = newest_export(str(tmp_path))
+            for file in files:
+                (tmp_path / number / file).touch()
+    newest = newest_export(str(tmp_path), is_one)
     assert export_version(newest) == "10"
-    assert newest_export(newest) == newest
+    assert newest_export(newest, is_one) == newest
     assert export_version(str(tmp_path)) == "1"  # A folder without a number stays so.
+
+
+@pytest.mark.slow
+@pytest.mark.slower
+@pytest.mark.parametrize("format", ["saved_model", "litert", "onnx"])
+def test_a_higher_number_is_taken_and_no_request_is_dropped(
+    bytes_run, tmp_path, format
+):
+    exports, question = tmp_path / "exports", "A cat"
+    rt.load(bytes_run).export(str(exports / "1200"), format)
+    option = "export" if format == "saved_model" else "model_dir"
+    options = parse_command_line(
+        [f"--{option}=tiny={exports}", "--batch_sizes=1,4"], "", serve.add_arguments
+    )
+    expected = rt.load(bytes_run).generate(question)
+    end = time.monotonic() + 240
+
+    def ask(url):
+        """Asks until the new version answers; returns the versions that answered."""
+        versions = []
+        while versions[-1:] != ["2400"]:
+            assert time.monotonic() < end
+            found = httpx.post(f"{url}/generate", json={"inputs": question}, timeout=30)
+            assert found.status_code == 200 and found.json()["outputs"] == expected
+            versions.append(found.json()["version"])
+        return versions
+
+    with (
+        listening(serve.find_sources(options, LIMITS), watch=0.1) as url,
+        concurrent.futures.ThreadPoolExecutor(4) as pool,
+    ):
+        asked = [pool.submit(ask, url) for _ in range(4)]
+        shutil.copytree(exports / "1200", tmp_path / "copy")
+        os.rename(tmp_path / "copy", exports / "2400")
+        for versions in (one.result() for one in asked):
+            assert versions == sorted(versions) and versions[0] == "1200"
 
 
 @pytest.mark.slow

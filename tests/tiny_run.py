@@ -43,6 +43,7 @@ TEXTS = [
     "A cat saw the dog .",
     "the teacher slept . Emma liked a cake in the house",
 ] * 5
+LINE = "to be or not to be that is the question "
 
 
 def train_run(model_dir, vocabulary, *more):
@@ -61,6 +62,5 @@ def train_run(model_dir, vocabulary, *more):
 def write_text(folder):
     """Makes a folder with a file of text in it, and returns the folder."""
     folder.mkdir()
-    words = "to be or not to be that is the question "
-    (folder / "a.txt").write_text("\n\n".join([words * 20] * 40))
+    (folder / "a.txt").write_text("\n\n".join([LINE * 20] * 40))
     return folder

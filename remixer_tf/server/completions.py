@@ -6,7 +6,9 @@ answers it.
 https://platform.openai.com/docs/api-reference/completions
 """
 
+import contextlib
 import json
+import re
 import time
 import uuid
 
@@ -147,16 +149,30 @@ def _options(given):
     return [options | {"seed": seed + i} for i in range(given["n"])]
 
 
+@contextlib.contextmanager
+def _fields_as_sent():
+    """A block whose refusals name `max_length` as a client of OpenAI's does."""
+    try:
+        yield
+    except Refusal as refusal:
+        # Not a parameter of gin, such as text_to_text.max_length.
+        refusal.message = re.sub(
+            r"(?<![.\w])max_length\b", "max_tokens", refusal.message
+        )
+        raise
+
+
 async def _choices(app, served, given):
     """The choices of a request, and its usage."""
     prompts, _ = given["prompt"]
     if given.get("max_tokens") == 0:
         return await _scored_prompts(app, served, given)
     rows, n = [], given.get("n", 1)
-    for options in _options(given):
-        signature, more = await served.questions(prompts, options)
-        rows += more
-    found = await served.ask(signature, rows)
+    with _fields_as_sent():
+        for options in _options(given):
+            signature, more = await served.questions(prompts, options)
+            rows += more
+        found = await served.ask(signature, rows)
     app.metrics.count_answers(served, GENERATE, found)
     # The answers of a prompt follow each other.
     order = [j * len(prompts) + i for i in range(len(prompts)) for j in range(n)]
@@ -165,18 +181,20 @@ async def _choices(app, served, given):
     scores = [None] * len(answers)
     if "logprobs" in given:
         scores = await _token_scores(served, prompts, answers, given.get("echo"))
+    befores = [""] * len(answers)
+    texts = [answer["outputs"].decode("utf-8", "replace") for answer in answers]
+    if given.get("echo"):
+        tokens = [answer["tokens"] for answer in answers]
+        befores, texts = await served.continued(prompts, tokens)
     choices = []
-    for index, (prompt, answer, score) in enumerate(
-        zip(prompts, answers, scores, strict=True)
+    for index, (before, text, answer, score) in enumerate(
+        zip(befores, texts, answers, scores, strict=True)
     ):
-        text = answer["outputs"].decode("utf-8", "replace")
         text, stopped = _cut(text, given.get("stop", ()))
-        if given.get("echo"):
-            text = prompt.decode("utf-8", "replace") + text
         choices.append(
             {
                 "index": index,
-                "text": text,
+                "text": before + text,
                 "logprobs": score,
                 "finish_reason": _reason(served, answer.get("tokens"), stopped),
             }
@@ -205,14 +223,15 @@ async def _scored_prompts(app, served, given):
     rows = [{"inputs": b"", "targets": prompt, "target_ids": []} for prompt in prompts]
     found = await served.ask(served.signature(SCORE), rows)
     app.metrics.count_answers(served, SCORE, found)
+    texts, _ = await served.continued(prompts, [[] for _ in prompts])
     choices = [
         {
             "index": index,
-            "text": prompt.decode("utf-8", "replace"),
+            "text": text,
             "logprobs": _logprobs(one),
             "finish_reason": "length",
         }
-        for index, (prompt, one) in enumerate(zip(prompts, found, strict=True))
+        for index, (text, one) in enumerate(zip(texts, found, strict=True))
     ]
     read = sum(len(one["tokens"]) for one in found)
     return choices, _usage(read, 0)
@@ -311,16 +330,17 @@ async def _chunks(app, served, given):
             text, said, tokens, stopped = "", 0, None, False
             pieces = served.stream(prompt, options)
             try:
-                async for piece, until_now in pieces:
-                    text, tokens = text + piece, until_now
-                    whole, stopped = _cut(text, stops)
-                    held = 0 if stopped else _held(whole, stops)
-                    new = whole[said : len(whole) - held]
-                    said += len(new)
-                    if new:
-                        yield {"choices": [_piece(index, new)]}
-                    if stopped:
-                        break
+                with _fields_as_sent():
+                    async for piece, until_now in pieces:
+                        text, tokens = text + piece, until_now
+                        whole, stopped = _cut(text, stops)
+                        held = 0 if stopped else _held(whole, stops)
+                        new = whole[said : len(whole) - held]
+                        said += len(new)
+                        if new:
+                            yield {"choices": [_piece(index, new)]}
+                        if stopped:
+                            break
             finally:
                 await pieces.aclose()
             written += len(tokens or ())

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from remixer_tf.data.classification import ClassNames
+from remixer_tf.data.codec import ragged
 from remixer_tf.data.eval_batches import xla_of_answers
 from remixer_tf.decoding import HuggingFaceRules, Sampling, T5Rules, check_scores
 from remixer_tf.decoding.row_random import seed_words
@@ -648,6 +649,21 @@ class ServedRun(Served):
         """Returns what a coroutine returns, within the time of an answer."""
         async with self.in_time():
             return await piece
+
+    async def continued(self, texts, tokens):
+        return await self.thread.call(self._continued, texts, tokens)
+
+    def _continued(self, texts, tokens):
+        answerer = self._own.answerer
+        read = [answerer.codec.ids("targets", text, eos=False) for text in texts]
+        rows = [before + after for before, after in zip(read, tokens, strict=True)]
+        befores, wholes = (
+            [x.decode("utf-8", "replace") for x in answerer.write(ids).numpy()]
+            for ids in (ragged(read).to_tensor(), ragged(rows).to_tensor())
+        )
+        return befores, [
+            whole[len(before) :] for before, whole in zip(befores, wholes, strict=True)
+        ]
 
     async def count_tokens(self, texts):
         found, _ = await self.thread.call(

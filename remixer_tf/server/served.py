@@ -179,6 +179,21 @@ class Served:
         text = answer["outputs"].decode("utf-8", "replace")
         yield text, answer.get("tokens")
 
+    async def continued(self, texts, tokens):
+        """Returns texts that tokens continue, where the model `continues` them.
+
+        Each text with its tokens is decoded as one row, which has blanks where two
+        texts would have lost them.
+
+        Args:
+            texts: list of bytes.
+            tokens: list of as many lists of ids.
+
+        Returns:
+            two lists of str: the texts as the vocabulary writes them, and what follows.
+        """
+        raise NotImplementedError
+
     async def count_tokens(self, texts):
         """Returns how many tokens the model reads of texts; 0 if unknown."""
         return 0

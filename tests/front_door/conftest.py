@@ -4,11 +4,12 @@ import gin
 import pytest
 
 from remixer_tf.commands import run_command
+from remixer_tf.data.vocabulary_training import train_vocabulary
 from remixer_tf.tasks import benchmark_files, squad
 from tests.data.toy_images import make_folder
 from tests.tasks.benchmark_layouts import write_glue
 from tests.tasks.test_squad import as_json, question
-from tests.tiny_run import write_text
+from tests.tiny_run import LINE, write_text
 
 SHORT = [
     "--gin.D_MODEL=16",
@@ -120,18 +121,38 @@ def _train_on_images(folder):
 @pytest.fixture(scope="session")
 def lm_run(make_once):
     """A gMLP that continues texts."""
-    return make_once("lm", _train_on_texts) / "run"
+    return make_once("lm", _train_on_bytes) / "run"
 
 
-def _train_on_texts(folder):
+@pytest.fixture(scope="session")
+def words_lm_run(make_once):
+    """As `lm_run`, on the words of `words.model` next to it."""
+    return make_once("words_lm", _train_on_words) / "run"
+
+
+def _train_on_bytes(folder):
     folder.mkdir()
+    _train_on_texts(
+        folder,
+        "--gin.VOCABULARY=@byte_vocabulary()",
+        "--gin.VOCABULARY_FILE=None",
+        "--gin.VOCAB_SIZE=259",
+    )
+
+
+def _train_on_words(folder):
+    folder.mkdir()
+    file = f"{folder}/words.model"
+    train_vocabulary([LINE] * 40, file, model_type="word")
+    _train_on_texts(folder, f"--gin.VOCABULARY_FILE='{file}'", "--gin.VOCAB_SIZE=40")
+
+
+def _train_on_texts(folder, *vocabulary):
     train(
         folder / "run",
         "--gin_file=models/gmlp_lm_tiny.gin",
         "--gin_file=runs/lm.gin",
-        "--gin.VOCABULARY=@byte_vocabulary()",
-        "--gin.VOCABULARY_FILE=None",
-        "--gin.VOCAB_SIZE=259",
+        *vocabulary,
         "--gin.FEATURE_LENGTHS={'targets': 64}",
         f"--gin.text_files.directory='{write_text(folder / 'text')}'",
         *SHORT,

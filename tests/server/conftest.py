@@ -19,6 +19,7 @@ from tests.front_door.conftest import (  # noqa: F401, I001
     image_run,
     lm_run,
     span_run,
+    words_lm_run,
 )
 from tests.server.echo import Echo
 

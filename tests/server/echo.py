@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 
+from remixer_tf.server.limits import invalid
 from remixer_tf.server.served import GENERATE, SCORE, Served
 from remixer_tf.server.signatures import Signature, Tensor
 
@@ -105,6 +106,8 @@ class Echo(Served):
         return [{"sums": r["numbers"].sum(), "numbers": r["numbers"]} for r in rows]
 
     async def questions(self, texts, options):
+        if (longest := options.get("max_length", 1)) > LONGEST:
+            raise invalid(f"max_length is too much: {longest}. (x.max_length says so.)")
         return self.signatures[GENERATE], [{"inputs": x, **options} for x in texts]
 
     async def stream(self, text, options):
@@ -113,6 +116,10 @@ class Echo(Served):
         tokens = answer["tokens"]
         for i in range(len(tokens)):
             yield chr(tokens[i]), tokens[: i + 1]
+
+    async def continued(self, texts, tokens):
+        texts = [text.decode() for text in texts]
+        return texts, [" " + bytes(ids).decode() for ids in tokens]
 
     async def count_tokens(self, texts):
         return sum(map(len, texts))

@@ -35,7 +35,11 @@ def test_an_answer(client):
     assert (cut["text"], cut["finish_reason"]) == ("A", "length")
     stopped = complete(client, prompt="abcd", stop=["CD", "D"])["choices"][0]
     assert (stopped["text"], stopped["finish_reason"]) == ("AB", "stop")
-    assert complete(client, echo=True)["choices"][0]["text"] == "abAB"
+
+
+def test_echo(client):
+    found = complete(client, prompt="abc", echo=True, stop="C")["choices"][0]
+    assert found["text"] == "abc AB"  # as the whole row is written
 
 
 def test_several_prompts_and_answers(client):
@@ -104,6 +108,14 @@ def test_a_stream_holds_back_what_may_be_a_stop(client, stop, text, reason):
         ({"stream_options": {"x": 1}}, "no field 'x'"),
         ({"max_tokens": 0}, "give echo and logprobs"),
         ({"messages": []}, "There is no field 'messages'"),
+        ({"max_length": 5}, "There is no field 'max_length'"),
+        *(
+            (
+                {"max_tokens": 99, "stream": stream},
+                "max_tokens is too much: 99. (x.max_length says so.)",
+            )
+            for stream in (False, True)
+        ),
     ],
 )
 def test_mistakes(client, fields, message):

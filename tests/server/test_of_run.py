@@ -12,6 +12,7 @@ import warnings
 
 import numpy as np
 import pytest
+import sentencepiece
 import tensorflow as tf
 
 import remixer_tf as rt
@@ -224,6 +225,26 @@ def test_a_language_model_continues_and_scores(lm_run):
         total = sum(found["logprobs"]["token_logprobs"])
         assert total == pytest.approx(lm.score("", text), rel=1e-4)
         assert served.compilations == 0
+
+
+@pytest.mark.slower
+def test_an_echo_is_one_text_with_its_answer(words_lm_run):
+    """As SentencePiece itself decodes the ids of the whole row."""
+    file = words_lm_run.parent / "words.model"
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(file))
+    prompt = "that  is the "
+    with serving([of_run("lm", words_lm_run)]) as client:
+        asked = {"model": "lm", "prompt": prompt, "logprobs": 1, "max_tokens": 6}
+        (answer,) = post(client, "v1/completions", **asked)["choices"]
+        asked |= {"echo": True}
+        (found,) = post(client, "v1/completions", **asked)["choices"]
+        asked |= {"max_tokens": 0}
+        (read,) = post(client, "v1/completions", **asked)["choices"]
+    ids = [f"▁{token.strip()}" for token in answer["logprobs"]["tokens"]]
+    ids = pieces.encode(prompt) + pieces.piece_to_id(ids)
+    assert found["text"] == pieces.decode(ids) == f"that is the {answer['text']}"
+    assert "".join(found["logprobs"]["tokens"]) == found["text"]
+    assert "".join(read["logprobs"]["tokens"]) == read["text"] == "that is the"
 
 
 @pytest.mark.slower

@@ -203,6 +203,8 @@ def test_an_answer_is_seen_as_it_is_written(page, shown):
     served.may_write.set()
     expect(page.locator("#facts")).to_have_text("Stopped.")
     expect(page.locator("#send")).to_have_text("Answer")
+    ask(page, "a")
+    expect(page.locator("#facts")).to_contain_text("probability 36.8% · 1 token ·")
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     dark = page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
     assert background == ("rgb(18, 20, 24)" if dark else "rgb(246, 247, 249)")

@@ -212,7 +212,7 @@ function show(chosen, isOther) {
   document.title = `${model.id} · remixer_tf`;
   $("name").textContent = model.id;
   const { inputs, targets } = model.lengths ?? {};
-  const lengths = [inputs && `reads ${inputs} tokens`, can("generate") && targets && `writes ${targets}`];
+  const lengths = [inputs && `reads ${tokenCount(inputs)}`, can("generate") && targets && `writes ${targets}`];
   const kind = model.lengths ? "step" : "version"; // Published weights have step 0.
   const step = model.version !== "0" && `${kind} ${model.version}`;
   $("about").textContent = [model.kind, step, model.task, lengths.filter(Boolean).join(", ")]
@@ -228,8 +228,9 @@ function show(chosen, isOther) {
   $("question").hidden = $("question-label").hidden = image;
   $("image-box").hidden = !image;
   $("second-box").hidden = !pairs || image;
-  const names = { DecoderOnly: "Text to continue" };
-  $("question-label").textContent = names[model.kind] ?? (writes || spans ? "Question" : "Text");
+  const continues = model.kind === "DecoderOnly";
+  $("question-label").textContent = continues ? "Text to continue" : writes || spans ? "Question" : "Text";
+  $("other-label").textContent = continues ? "Another text that follows" : "Another answer to the same question";
   $("second-label").textContent = spans ? "Text with the answer"
     : can("classify") ? "Second text, if any" : "Text to compare it with, if any";
   const ways = WAYS.filter(({ options }) => Object.keys(options).every((x) => takes("generate", x)));
@@ -330,11 +331,13 @@ async function write(signal, took) {
   asked = { inputs, targets: text };
   const found = await call("score", asked, signal);
   best = found.scores;
-  const count = `${found.num_tokens} tokens`;
+  const count = tokenCount(found.num_tokens);
   $("facts").textContent = [`probability ${percentOf(best)}`, count, time, cut(found)]
     .filter(Boolean).join(" · ");
   if (found.tokens) $("answer").replaceChildren(tokenText(found.tokens, $("facts")));
 }
+
+const tokenCount = (n) => `${n} token${n === 1 ? "" : "s"}`;
 
 const cut = ({ trimmed }) => trimmed && "a text is longer than the model reads or writes, and was cut";
 
@@ -351,7 +354,7 @@ $("compare").onsubmit = async (event) => {
   const own = asked?.inputs === fields.inputs ? best : null;
   try {
     const found = await call("score", fields);
-    const facts = [`probability ${percentOf(found.scores)}`, `${found.num_tokens} tokens`];
+    const facts = [`probability ${percentOf(found.scores)}`, tokenCount(found.num_tokens)];
     if (own !== null) facts.push(next(found.scores - own));
     $("scored-facts").textContent = [...facts, cut(found)].filter(Boolean).join(" · ");
     $("scored").replaceChildren(...(found.tokens ? [tokenText(found.tokens, $("scored-facts"))] : []));
@@ -436,6 +439,7 @@ async function observe() {
   if (!asked || (seen?.asked === asked && seen.model === model)) return;
   const now = asked;
   complain("layers-error");
+  if (!seen) $("maps").textContent = "…";
   try {
     const found = await call("observe", now);
     if (now !== asked) return;

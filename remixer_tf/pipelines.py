@@ -14,6 +14,7 @@ import os
 import pathlib
 import re
 import signal
+import tempfile
 import threading
 
 from remixer_tf.checkpoints.damage import first_line
@@ -59,25 +60,57 @@ def pipeline(arguments, what):
 
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
     direct = options.view_as(apache_beam.options.pipeline_options.DirectOptions)
-    if direct.direct_running_mode == "multi_processing":  # They share the cores.
+    held = contextlib.nullcontext
+    if direct.direct_running_mode == "multi_processing":
+        held = _held_lines
+        # They share the cores.
         cores = len(os.sched_getaffinity(0))
         threads = max(1, cores // (direct.direct_num_workers or cores))
         os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))
-    try:
-        with (
-            _ended_workers() as ended,
-            apache_beam.Pipeline(options=options) as started,
-        ):
-            yield started
-    except KeyboardInterrupt:
-        if not ended:
-            raise
-        raise UserError(
-            f"{what} failed: a worker of this machine has ended ({ended[0]}), and the "
-            "DirectRunner does not start another. Start the same command again."
-        ) from None
-    except Exception as error:
-        raise UserError(_reason(error, what)) from error
+    with tempfile.TemporaryFile() as lines:
+        try:
+            with (
+                held(lines),
+                _ended_workers() as ended,
+                apache_beam.Pipeline(options=options) as started,
+            ):
+                yield started
+        except KeyboardInterrupt:
+            if not ended:
+                raise
+            raise UserError(
+                f"{what} failed: a worker of this machine has ended ({ended[0]}"
+                f"{_last_error(lines)}), and the DirectRunner does not start another. "
+                "Start the same command again."
+            ) from None
+        except Exception as error:
+            raise UserError(_reason(error, what)) from error
+
+
+@contextlib.contextmanager
+def _held_lines(file):
+    """Lets processes that start in the block write their errors to a file.
+
+    Beam's workers write tracebacks. Their last lines reach this process otherwise.
+    """
+    own = os.dup(2)
+    with (
+        open(own, "w", buffering=1, errors="backslashreplace") as stream,
+        contextlib.redirect_stderr(stream),
+    ):
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(own, 2)
+
+
+def _last_error(file):
+    """The last exception in the lines of workers; empty if they raised none."""
+    file.seek(0)
+    lines = [line.decode(errors="replace").rstrip() for line in file]
+    errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
+    return f": {errors[-1]}" if errors else ""
 
 
 @contextlib.contextmanager
@@ -86,12 +119,16 @@ def _ended_workers():
 
     The DirectRunner raises them in threads of its own, and waits forever.
     """
+    import grpc  # late: of Beam's
+
     ended, before = [], threading.excepthook
     if threading.current_thread() is not threading.main_thread():
         yield ended
         return
 
     def hook(arguments):
+        if isinstance(arguments.exc_value, grpc.RpcError):  # to a worker that ended
+            return
         if "Worker subprocess exited" not in str(arguments.exc_value):
             before(arguments)
         elif not ended:
@@ -103,7 +140,8 @@ def _ended_workers():
     try:
         yield ended
     finally:
-        threading.excepthook = before
+        if not ended:  # Else Beam's threads repeat the same error later.
+            threading.excepthook = before
 
 
 def _end_workers(process):

@@ -1,5 +1,6 @@
 """Options and errors of Apache Beam's pipelines."""
 
+import os
 import sys
 
 import pytest
@@ -79,6 +80,26 @@ def test_an_error_of_a_step_is_one_line(step, message):
     ):
         p | beam.Create([3]) | beam.Map(step)
     assert "while running" not in str(caught.value)
+
+
+def _ends(number):
+    os._exit(number)
+
+
+@pytest.mark.slow
+@pytest.mark.slower
+@pytest.mark.parametrize(
+    "step, message",
+    [(_fails, r"^the row 3 is bad\.$"), (_ends, "^counting failed: .* return code 3")],
+)
+def test_workers_of_this_machine_write_no_traceback(step, message, capfd):
+    beam = pytest.importorskip("apache_beam")
+    with (
+        pytest.raises(UserError, match=message),
+        pipeline(["--direct_num_workers=2"], "counting") as p,
+    ):
+        p | beam.Create([3, 3]) | beam.Reshuffle() | beam.Map(step)
+    assert capfd.readouterr().err == ""
 
 
 def test_an_error_of_another_process_is_its_last_line():

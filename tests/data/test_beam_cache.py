@@ -143,6 +143,7 @@ def test_two_processes_and_a_killed_one(tmp_path):
     _, error = killed.communicate(timeout=90)
     assert killed.returncode == 2
     assert "worker of this machine has ended" in error.splitlines()[-1]
+    assert "Traceback" not in error
     assert not any(map(files, tmp_path.glob("two")))
     assert command(tmp_path, "two", *beam).wait() == 0
     assert contents(tmp_path / "two") == contents(tmp_path / "one")

@@ -269,8 +269,8 @@ def add_rows(parser, targets=False):
     """Adds the options of a command that answers the rows of tables by Apache Beam."""
     add_beam(
         parser,
-        "answer each row of a table or of several files (--input='part-*.jsonl') into "
-        "the folder --output,",
+        "answer each row of a table or of several files (--input='part-*.jsonl'), of "
+        ".txt files each line, into the folder --output,",
     )
     what = "text of a row with --beam, such as 'premise: {premise}'; default: that of "
     what += "the run's table_task, else the column"

@@ -1,9 +1,10 @@
 """Trains a SentencePiece vocabulary.
 
 The text is that of a registered task, or a sample of files: .txt, or tables with a
-column of texts. Files are read one after the other, and only the sample is held in
-memory. Rows without text are left out, and counted in a warning. The ids are T5's:
-padding 0, EOS 1, unknown 2, no BOS.
+column of texts. A .txt file is cut at blank lines into texts of 10,000 characters and
+more; without a blank line it is one text. Files are read one after the other, and only
+the sample is held in memory. Rows without text are left out, and counted in a warning.
+The ids are T5's: padding 0, EOS 1, unknown 2, no BOS.
 """
 
 from remixer_tf import configuration
@@ -15,7 +16,10 @@ def add_arguments(parser):
     configuration.add_common(parser, run="optional")
     help = "registered task or mixture"
     parser.add_argument("--task", metavar="NAME", help=help)
-    help = "files in place of a task, such as 'web-*.jsonl.zst'"
+    help = (
+        "files in place of a task, such as 'web-*.jsonl.zst'; .txt files are cut at "
+        "blank lines, as text tasks read them"
+    )
     parser.add_argument("--input", metavar="FILES", help=help)
     help = "column with the texts of --input's tables (text)"
     parser.add_argument("--column", default="text", metavar="NAME", help=help)

@@ -492,8 +492,8 @@ def _float(text):
     return TooLarge(text) if math.isinf(number) else number
 
 
-def _column(path, name, column, classes):
-    """The values of a column, or the names of its classes."""
+def _column(path, name, column, namer):
+    """The values of a column; `namer` gives classes their names, or is None."""
     try:
         values = column_values(column)
     except (ArithmeticError, LookupError, NotImplementedError, ValueError) as error:
@@ -501,9 +501,7 @@ def _column(path, name, column, classes):
             f"The column {name!r} of {path} holds {column.type}, which cannot be read: "
             f"{str(error) or repr(error)}. Write the column as text."
         ) from error
-    if classes is None:
-        return values
-    return [_class_name(label, classes, name) for label in values]
+    return [*map(namer, values)] if namer else values
 
 
 def _class_name(label, words, column):
@@ -597,18 +595,73 @@ def _batches(file, format, wanted, skip):
 
 
 def _classes(schema):
-    """Returns {column of classes: their names}, as Hugging Face's metadata has them."""
+    """Returns {column with classes: function of a value}, see `_namer`.
+
+    They are as Hugging Face's metadata has them.
+    """
     try:
         about = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-        return {
-            name: list(feature["names"])
-            for name, feature in about.get("info", {}).get("features", {}).items()
-            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
-        }
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        features = about.get("info", {}).get("features", {})
+        found = {name: _namer(feature, name) for name, feature in features.items()}
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise UserError(
             f"The metadata of Hugging Face's datasets cannot be read: {error!r}."
         ) from error
+    return {name: namer for name, namer in found.items() if namer}
+
+
+def _namer(feature, column):
+    """A function that gives the classes in a value their names; None without classes.
+
+    `feature` is a part of Hugging Face's metadata: of a value, a list or a struct.
+    """
+    if isinstance(feature, list):  # of one feature: a list's, before version 4
+        feature = {"_type": "List", "feature": feature[0]}
+    if not isinstance(feature, dict):
+        return None
+    kind = feature.get("_type")
+    if kind == "ClassLabel":
+        words = list(feature["names"])
+        return lambda label: _class_name(label, words, column)
+    if kind in ("Sequence", "List", "LargeList"):
+        inner = feature["feature"]
+        if kind == "Sequence" and isinstance(inner, dict) and "_type" not in inner:
+            # Arrow has a struct of lists.
+            lists = {k: {"_type": "List", "feature": x} for k, x in inner.items()}
+            return _namer(lists, column)
+        namer = _namer(inner, column)
+
+        def of_list(values):
+            values = _instance(values, list, column)
+            return values and [*map(namer, values)]
+
+        return of_list if namer else None
+    if isinstance(kind, str):
+        return None
+    parts = {name: _namer(inner, column) for name, inner in feature.items()}
+    parts = {name: namer for name, namer in parts.items() if namer}
+
+    def of_struct(row):
+        row = _instance(row, dict, column)
+        return row and row | {k: namer(row.get(k)) for k, namer in parts.items()}
+
+    return of_struct if parts else None
+
+
+def _instance(value, kind, column):
+    """A list or dictionary in which there are classes, or None; else an error."""
+    if value is None or isinstance(value, kind):
+        return value
+    raise UserError(
+        f"The column {column!r} has classes by the metadata of Hugging Face's "
+        f"datasets, and a row has {value!r:.60} there. Expected: a {kind.__name__}."
+    )
 
 
 def _example(record):

@@ -108,11 +108,47 @@ def test_columns_by_number_and_by_given_names(tmp_path):
 def hugging_face_table():
     """(`pyarrow.Table` with classes as Hugging Face's datasets mark them, rows)."""
     pyarrow = pytest.importorskip("pyarrow")
-    names = {"names": ["no", "yes"], "_type": "ClassLabel"}
-    features = {"text": {"dtype": "string", "_type": "Value"}, "label": names}
+    features = {"text": {"dtype": "string", "_type": "Value"}, "label": NAMES}
     table = pyarrow.table({"text": ["a", "b", "é"], "label": [1, 0, 1]})
     info = json.dumps({"info": {"features": features}})
     return table.replace_schema_metadata({"huggingface": info})
+
+
+NAMES = {"names": ["no", "yes"], "_type": "ClassLabel"}
+NUMBER = {"dtype": "int64", "_type": "Value"}
+
+
+@pytest.mark.parametrize(
+    ("feature", "value", "text"),
+    [
+        ({"feature": NAMES, "_type": "List"}, [1, 0, -1], ["yes", "no", None]),
+        ({"feature": NAMES, "_type": "LargeList"}, [1], ["yes"]),
+        ({"feature": NAMES, "length": 2, "_type": "Sequence"}, [1, 0], ["yes", "no"]),
+        ([NAMES], [0, None], ["no", None]),
+        ({"feature": NAMES, "_type": "List"}, [], []),
+        ({"feature": NAMES, "_type": "List"}, None, None),
+        ({"feature": NUMBER, "_type": "List"}, [1, 0], [1, 0]),
+        ([[NAMES]], [[1], [], [0, 0]], [["yes"], [], ["no", "no"]]),
+        ({"x": NAMES, "y": NUMBER}, {"x": 1, "y": 1}, {"x": "yes", "y": 1}),
+        (
+            {"feature": {"x": NAMES, "y": NUMBER}, "_type": "Sequence"},
+            {"x": [1, 0], "y": [1, 0]},
+            {"x": ["yes", "no"], "y": [1, 0]},
+        ),
+        ([{"x": NAMES, "y": NUMBER}], [{"x": 1, "y": 1}], [{"x": "yes", "y": 1}]),
+    ],
+)
+def test_classes_in_lists_and_structs(tmp_path, feature, value, text):
+    """Features as versions 3.6 and 4.4 of Hugging Face's datasets write them."""
+    pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    table = pyarrow.table({"tags": [value, None]})
+    info = json.dumps({"info": {"features": {"tags": feature}}})
+    table = table.replace_schema_metadata({"huggingface": info})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    _, lines = read_table(str(tmp_path / "a.parquet"))
+    assert [line.values["tags"] for line in lines] == [text, None]
 
 
 @pytest.mark.parametrize("files", ["folder", "folder/*.arrow", "folder/left.arrow"])
@@ -167,6 +203,13 @@ def test_a_state_names_files_of_its_own_folder(tmp_path, state, problem):
             "}}",
             "'label' has 1 classes, and a row has the class 1",
         ),
+        (
+            '{"info": {"features": {"label": [{"names": ["n"], "_type": "ClassLabel"}]'
+            "}}}",
+            "'label' has classes .* a row has 1 there. Expected: a list",
+        ),
+        ('{"info": {"features": {"label": []}}}', "metadata"),
+        ('{"info": {"features": {"label": {"_type": "List"}}}}', "metadata"),
     ],
 )
 def test_damaged_metadata_of_classes(tmp_path, metadata, problem):

@@ -32,7 +32,7 @@ class Repetition:
         if not self.penalizes:
             return scores
         positions = ops.arange(read.shape[-1], dtype="int32")
-        read = ops.where(positions <= column(step, 2), read, scores.shape[-1])
+        read = ops.where(positions <= _of_rows(step), read, scores.shape[-1])
         lower = ops.where(scores < 0, scores * self.penalty, scores / self.penalty)
         return ops.where(mark(scores, read), lower, scores)
 
@@ -44,7 +44,7 @@ class Repetition:
         if number < 1:  # Rows are shorter than the n-gram.
             return log_probs
         starts = ops.arange(number, dtype="int32")
-        start = column(step, 2) - self.size + 2  # of the n-gram that is written
+        start = _of_rows(step) - self.size + 2  # of the n-gram that is written
         again = ops.broadcast_to(starts < start, (*ops.shape(read)[:2], number))
         for place in range(self.size - 1):
             here = ops.broadcast_to(
@@ -55,6 +55,12 @@ class Repetition:
             again = ops.logical_and(again, ops.equal(then, now))
         last = ops.where(again, read[..., self.size - 1 :], log_probs.shape[-1])
         return ops.where(mark(log_probs, last), IMPOSSIBLE, log_probs)
+
+
+def _of_rows(step):
+    """`step` as `[1, 1, 1]` or `[batch, 1, 1]`."""
+    # Not step[..., None, None]: tf2onnx cannot convert that of a scalar.
+    return ops.reshape(step, (-1, 1, 1))
 
 
 def check_repetition(limits):

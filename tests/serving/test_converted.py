@@ -15,7 +15,13 @@ import tensorflow as tf
 import remixer_tf as rt
 from remixer_tf import configuration
 from remixer_tf.commands import run_command
-from remixer_tf.decoding import HuggingFaceRules, T5Rules, beam_search
+from remixer_tf.decoding import (
+    AnswerLimits,
+    HuggingFaceRules,
+    T5Rules,
+    beam_search,
+    greedy_decode,
+)
 from remixer_tf.layers import (
     BlockTokenMLP,
     Context,
@@ -174,6 +180,28 @@ def test_beams(runtime, kind, tmp_path):
     rules = {"t5_1_1": HuggingFaceRules(), "remixer": T5Rules()}[kind]
     search = functools.partial(beam_search, rules=rules, beams=4, n_best=3)
     graph = token_graph(tiny_model(kind, num_layers=1), decode_fn=search)
+    check_search(runtime, graph, tmp_path)
+
+
+# All of them at once: each adds operations to the loop.
+LIMITS = AnswerLimits(
+    min_length=2,
+    allowed=[[5, 5, 6], [5, 7, 5], [9, 5, 5, 5], [4, 9]],
+    no_repeat_ngram_size=2,
+    repetition_penalty=1.3,
+)
+
+
+@pytest.mark.slower
+@pytest.mark.parametrize(
+    "search",
+    [greedy_decode, functools.partial(beam_search, rules=T5Rules(), beams=2)],
+    ids=["greedy", "beams"],
+)
+@RUNTIMES
+def test_limits_on_answers(runtime, search, tmp_path):
+    search = functools.partial(search, limits=LIMITS)
+    graph = token_graph(tiny_decoder("bert"), decode_fn=search)
     check_search(runtime, graph, tmp_path)
 
 

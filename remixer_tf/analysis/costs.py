@@ -5,6 +5,7 @@ import math
 import re
 import statistics
 import time
+import warnings
 
 import numpy as np
 import tensorflow as tf
@@ -136,7 +137,9 @@ def count_activations(model, *, batch_size, feature_lengths, dtype_policy="float
         return [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     arguments = _call_specs(model, batch_size, feature_lengths)
-    return peak_bytes(_trace(backward, arguments))
+    with warnings.catch_warnings():  # TensorFlow's, of a large table: none is made here
+        warnings.filterwarnings("ignore", "Converting sparse IndexedSlices")
+        return peak_bytes(_trace(backward, arguments))
 
 
 def _call_specs(model, batch_size, feature_lengths):

@@ -252,6 +252,14 @@ def test_counts_are_those_of_a_real_model(optimizer, dtype_policy):
 
 
 @pytest.mark.slow
+def test_a_large_table_is_counted_without_a_warning(tmp_path, recwarn):
+    """Nothing of 134 million numbers is made."""
+    sizes = "--gin.VOCAB_SIZE=2097152", "--gin.D_MODEL=64"
+    read_csv(tmp_path, "--gin_file=models/t5_1_1_tiny.gin", *TINY, *sizes)
+    assert not [x for x in recwarn if "IndexedSlices" in str(x.message)]
+
+
+@pytest.mark.slow
 def test_a_run_is_counted_as_it_trains(tmp_path):
     """Its own batch and lengths, and a vocabulary that is not trained yet."""
     table = tmp_path / "train.tsv"

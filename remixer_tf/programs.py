@@ -23,9 +23,9 @@ _NEW = "new."  # the start of a file that is not yet whole
 _OF_JAX, _DIGEST = "-cache", ".sha256"  # ends of names
 _DAY = 86400  # seconds
 _ROOM = 2**28  # bytes; with less the programs are only read
-_XLA = "--tf_xla_persistent_cache_directory={} --tf_xla_persistent_cache_read_only={}"
+_XLA = '--tf_xla_persistent_cache_directory="{}" --tf_xla_persistent_cache_read_only={}'
 _PLACE = "remixer_tf-programs-"  # the start of a name
-_OURS = re.compile(" *" + _XLA.format(rf"\S*/{_PLACE}\S+", r"\w+"))
+_OURS = re.compile(" *" + _XLA.format(rf'(?:[^"\\]|\\.)*/{_PLACE}\w+', r"\w+"))
 _place = None  # the folder of this process' links
 
 
@@ -43,7 +43,8 @@ def make_place():
     """
     global _place
     flags = _OURS.sub("", os.environ.get("TF_XLA_FLAGS", ""))
-    named = "persistent_cache_directory" in flags
+    # What does not begin with "-" names a file of flags.
+    named = "persistent_cache_directory" in flags or flags.strip()[:1] not in ("", "-")
     if named or "tensorflow" in sys.modules or not are_wanted():
         return
     import shutil  # late, as others below: the package is imported in a moment
@@ -58,7 +59,8 @@ def make_place():
         _say(error)
         return
     atexit.register(_leave, os.getpid(), _place)
-    xla = _XLA.format(_place, str(full).lower())
+    quoted = re.sub(r'(["\\])', r"\\\1", _place)
+    xla = _XLA.format(quoted, str(full).lower())
     os.environ["TF_XLA_FLAGS"] = f"{flags} {xla}".strip()
 
 
@@ -169,7 +171,8 @@ def cache_folder():
     """Returns the folder that REMIXER_TF_CACHE names, or None if nothing is kept."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     folder = os.environ.get(VARIABLE, os.path.join(home, "remixer_tf"))
-    return os.path.expanduser(folder) or None
+    # Links and later working directories need the whole path.
+    return os.path.abspath(os.path.expanduser(folder)) if folder else None
 
 
 def _store(engine):
@@ -257,14 +260,26 @@ def _join(owner, store, place):
 
     if os.getpid() != owner:  # a child that was forked
         return
-    for name in os.listdir(place):
-        path = os.path.join(place, name)
-        # A full disk, or a folder that has gone: it is compiled again.
-        with contextlib.suppress(OSError):
+    try:
+        for name in os.listdir(place):
+            path = os.path.join(place, name)
             if not os.path.islink(path):
-                new = os.path.join(store, f"{_NEW}{os.getpid()}")
-                shutil.copyfile(path, new)
-                os.replace(new, os.path.join(store, f"{name}.{_digest(path)}"))
+                kept = os.path.join(store, f"{name}.{_digest(path)}")
+                _put(kept, functools.partial(shutil.copyfile, path))
+    except OSError as error:  # a full disk, or a folder that has gone
+        _say(error)
+
+
+def _put(path, write):
+    """Writes a file that is whole or not there; `write` takes another path."""
+    new = os.path.join(os.path.dirname(path), f"{_NEW}{os.getpid()}")
+    try:
+        write(new)
+        os.replace(new, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.remove(new)
+        raise
 
 
 def _whole_programs(folder):
@@ -301,10 +316,12 @@ def _note_digests(owner, folder, before):
     with contextlib.suppress(OSError):  # a full disk, or a folder that has gone
         for path in {*newest_first(folder)} - before:
             if path.endswith(_OF_JAX):
-                new = os.path.join(folder, f"{_NEW}{owner}")
-                with open(new, "w") as file:
-                    file.write(_digest(path))
-                os.replace(new, path + _DIGEST)
+                _put(path + _DIGEST, functools.partial(_write, _digest(path)))
+
+
+def _write(text, path):
+    with open(path, "w") as file:
+        file.write(text)
 
 
 def _leave(owner, place):

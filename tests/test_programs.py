@@ -209,22 +209,50 @@ def test_a_folder_that_cannot_be_used_is_one_line(
     assert str(store) in line and programs.VARIABLE in line
 
 
+def test_a_full_disk_is_one_line_and_has_no_half_file(tmp_path, monkeypatch, capsys):
+    def write_half(source, path):
+        pathlib.Path(path).write_bytes(pathlib.Path(source).read_bytes()[:2])
+        raise OSError(28, "No space left on device", path)
+
+    monkeypatch.setattr("shutil.copyfile", write_half)
+    assert start(tmp_path) == {} and not [*tmp_path.iterdir()]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "No space left" in line and programs.VARIABLE in line
+
+
+def test_a_file_of_flags_stays_what_tensorflow_reads(tmp_path, monkeypatch):
+    monkeypatch.setattr(programs, "_place", None)
+    monkeypatch.setenv(programs.VARIABLE, str(tmp_path))
+    monkeypatch.setenv("TF_XLA_FLAGS", "/flags.txt")
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "tensorflow", raising=False)
+        programs.make_place()
+    assert os.environ["TF_XLA_FLAGS"] == "/flags.txt" and programs._place is None
+
+
 @pytest.mark.slow
 def test_processes_share_programs_and_survive_damage(tmp_path):
-    """The second process reads one of two programs, and compiles the other anew."""
-    store = tmp_path / "store"
+    """The second process reads one of two programs, and compiles the other anew.
+
+    The store is a relative path, and temporary folders have a name to be quoted.
+    """
+    store, places = tmp_path / "store", tmp_path / """a b"c'd\\"""
+    places.mkdir()
     values, files = set(), []
     for _ in range(2):
         for path in files[:1]:
             path.write_bytes(path.read_bytes()[:100])
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM],
-            env={**os.environ, programs.VARIABLE: str(store)},
+            env={**os.environ, programs.VARIABLE: "store", "TMPDIR": str(places)},
+            cwd=tmp_path,
             check=True,
             capture_output=True,
             text=True,
         )
         values.add(done.stdout)
+        assert not [*places.iterdir()]
+        assert {*tmp_path.iterdir()} == {store, places}
         before = {path: path.stat().st_mtime_ns for path in files[1:]}
         files = sorted(store.rglob("*XLA*"))
         assert len(files) == 2

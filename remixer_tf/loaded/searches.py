@@ -190,6 +190,7 @@ def check_most(name, value, most):
 def allowed_ids(allowed, codec):
     """Returns allowed answers, a list of str or of ids, as lists of ids."""
     one = isinstance(allowed, (str, bytes, dict)) or not hasattr(allowed, "__iter__")
+    one = one or getattr(allowed, "shape", None) == ()  # an array's number
     answers = [] if one else [*allowed]
     if one or any(isinstance(answer, bytes) for answer in answers):
         raise TypeError(

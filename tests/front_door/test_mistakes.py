@@ -38,6 +38,7 @@ SEARCHES = [
     ({"seed": True}, "seed must be an integer"),
     ({"allowed": "cat"}, "allowed must be a list of str"),
     ({"allowed": 5}, "allowed must be a list of str"),
+    ({"allowed": np.array("cat")}, "allowed must be a list of str"),
     ({"allowed": [1.5]}, "allowed must be a list of answers, each a list of token"),
     ({"allowed": [[1.5]]}, "allowed must be a list of answers"),
     ({"allowed": [None]}, "allowed must be a list of answers"),

@@ -24,7 +24,11 @@ from remixer_tf.tasks.table_files import read_table
 from remixer_tf.weights import formats
 from tests.data.toy_images import png_header
 from tests.weights.numpy_t5 import made_up_weights
-from tests.weights.published import write_hugging_face, write_t5x
+from tests.weights.published import (
+    write_hugging_face,
+    write_mesh_tensorflow,
+    write_t5x,
+)
 
 pytestmark = pytest.mark.slower
 
@@ -67,6 +71,10 @@ def damage(data, steps):
     return data
 
 
+MESH = "mesh/model.ckpt-1000.index"
+MESH_DATA = MESH.replace(".index", ".data-00000-of-00001")
+
+
 def read_weights(path):
     source = formats.read_source(path)
     for name in source.shapes:
@@ -91,6 +99,8 @@ def make_files(folder):
     (folder / "t5" / "generation_config.json").write_text(json.dumps(settings))
     (folder / "t5x").mkdir()
     write_t5x(folder / "t5x" / "checkpoint", weights)
+    (folder / "mesh").mkdir()
+    write_mesh_tensorflow(folder / MESH.removesuffix(".index"), weights)
     rows = "".join(f"text {i}\t\u00e9{i}\n" for i in range(9))
     (folder / "a.tsv").write_text(f"text\tlabel\n{rows}")
     (folder / "a.csv").write_text('text,label\n"a, ""b""\nc",1\n' * 5)
@@ -132,6 +142,8 @@ def make_files(folder):
         "t5/generation_config.json": (read_weights, "t5"),
         "t5/model.safetensors": (read_weights, "t5"),
         "t5x/checkpoint": (read_weights, "t5x"),
+        MESH: (read_weights, "mesh"),
+        MESH_DATA: (read_weights, "mesh"),
         "hub/state.json": (read_table, "hub"),
         "hub/a.arrow": (read_table, "hub"),
         "run.gin": (run_file, None),
@@ -148,6 +160,7 @@ def make_files(folder):
 
 
 NAMES = [
+    *(MESH, MESH_DATA),
     *("t5/config.json", "t5/generation_config.json", "t5/model.safetensors"),
     *("t5x/checkpoint", "hub/state.json", "hub/a.arrow", "run.gin", "a.model"),
     *("a.png", "a.jpeg", "b.png", "a.tsv", "a.csv", "a.jsonl", "a.tsv.gz", "a.parquet"),

@@ -1,10 +1,12 @@
 """Reads the checkpoints of Mesh TensorFlow's T5."""
 
+import functools
 import os
 import re
 
 import tensorflow as tf
 
+from remixer_tf.checkpoints.damage import first_line
 from remixer_tf.errors import UserError
 from remixer_tf.weights.names import mesh_tensorflow
 from remixer_tf.weights.source import Source
@@ -18,15 +20,19 @@ def read_mesh_tensorflow(prefix):
     """Reads a checkpoint of TensorFlow 1, with the operative_config.gin next to it.
 
     `prefix` is the path of its files without `.index`. Raises a ValueError if the
-    checkpoint is damaged, or holds no T5.
+    checkpoint is damaged, or holds no T5; so does reading an array.
     """
-    try:
-        reader = tf.train.load_checkpoint(prefix)
-    except (RuntimeError, tf.errors.OpError) as error:
-        raise UserError(
-            f"{prefix} is not a whole checkpoint of TensorFlow: "
-            f"{getattr(error, 'message', error)}"
-        ) from error
+
+    def whole(function, *args):
+        try:
+            return function(*args)
+        except (RuntimeError, IndexError, tf.errors.OpError) as error:
+            raise UserError(
+                f"{prefix} is not a whole checkpoint of TensorFlow: "
+                f"{first_line(error)}. Copy its files anew."
+            ) from error
+
+    reader = whole(tf.train.load_checkpoint, prefix)
     shapes = {
         name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()
     }
@@ -41,6 +47,6 @@ def read_mesh_tensorflow(prefix):
         *model.architecture(),
         rows,
         shapes,
-        reader.get_tensor,
+        functools.partial(whole, reader.get_tensor),
         skipped,
     )

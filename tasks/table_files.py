@@ -122,7 +122,8 @@ class TableFile:
             self.columns = [x or str(i) for i, x in enumerate(self._cells)]
         elif self._format in _ARROW:
             schema = self._open_arrow()[1]
-            self.names = self.columns = schema.names
+            with _arrow_errors(path, import_pyarrow(path)):
+                self.names = self.columns = schema.names  # decodes them
             _check_names(path, self.names)
             self._classes = _classes(schema)
 

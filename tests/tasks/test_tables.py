@@ -221,6 +221,17 @@ def test_damaged_metadata_of_classes(tmp_path, metadata, problem):
         read_table(str(tmp_path / "a.parquet"))
 
 
+def test_a_column_whose_name_is_damaged(tmp_path):
+    table, path = hugging_face_table(), tmp_path / "a.arrow"
+    import pyarrow
+
+    with pyarrow.ipc.new_stream(path, table.schema) as file:
+        file.write_table(table)
+    path.write_bytes(path.read_bytes().replace(b"\5\0\0\0label", b"\5\0\0\0l\x80bel"))
+    with pytest.raises(configuration.UserError, match="a.arrow' is not the .* 'utf-8'"):
+        read_table(str(path))
+
+
 def test_a_small_file_does_not_become_a_huge_one(tmp_path):
     path = tmp_path / "a.tsv.gz"
     path.write_bytes(gzip.compress(bytes(2**26 + 1)))

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -131,26 +132,33 @@ class Models:
         return served
 
     async def watch(self, period):
-        """Takes newer versions, looking for them every `period` seconds, for ever."""
-        failed = set()
+        """Takes newer versions, looking for them every `period` seconds, for ever.
+
+        One that cannot be loaded may still be being written. It is tried again after a
+        period, and then after twice as long each time.
+        """
+        failed = {}  # name and version: when it is tried again, and the next pause
         while True:
             await asyncio.sleep(period)
             for source in self._sources:
                 if source.newest is None or source.name not in self._ready:
                     continue
                 old = self._ready[source.name]
-                version = None
+                key = source.name, None
                 try:
                     version = await asyncio.to_thread(source.newest)
-                    if version == old.version or (source.name, version) in failed:
+                    key = source.name, version
+                    again, _ = failed.get(key, (0, 0))
+                    if version == old.version or time.monotonic() < again:
                         continue
                     new = await self._load(source)
                 except Exception as error:
-                    if (source.name, version) not in failed:
+                    if key not in failed:
                         known = isinstance(error, (UserError, OSError))
                         why = error if known else type(error).__name__
                         self._say(f"{source.name}: no newer version is taken: {why}")
-                    failed.add((source.name, version))
+                    _, pause = failed.get(key, (0, period))
+                    failed[key] = time.monotonic() + pause, 2 * pause
                     continue
                 self._ready[source.name] = new
                 self._say(f"{source.name}: version {new.version} answers now")

@@ -55,6 +55,7 @@ _OF_TRANSFORMERS = {
     "num_return_sequences": "n_best of beams, num_samples of draws",
 }
 _SEARCHES = {f.__name__: f for f in (beam_search, greedy_decode, sample)}
+_MOST_ENTRIES = 2**15  # of the table of a row, 0.4 MB
 _SHORTEST = 16  # tokens of an answer that a graph has room for, at least
 
 
@@ -96,8 +97,10 @@ def as_inputs(options, vocab_size):
         table = allowed_table(options["allowed"])
         check_in_vocabulary(table, vocab_size)
         size = TableRoom(room(len(table)), room(most_children(table)))
-        take("allowed", size)
-        inputs["allowed"] = np.pad(table, [(0, size.entries - len(table)), (0, 0)])
+        # Each row has its own table. A large one is a constant of another graph.
+        if size.entries <= _MOST_ENTRIES:
+            take("allowed", size)
+            inputs["allowed"] = np.pad(table, [(0, size.entries - len(table)), (0, 0)])
     if "temperature" in options:
         take("temperature", 1.0)
     if options.get("top_k") is not None:

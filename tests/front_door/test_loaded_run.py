@@ -509,6 +509,14 @@ def test_allowed_answers_are_texts(run):
         run.generate("A", batch_size=0)
 
 
+def test_rows_have_no_large_tables_of_allowed_answers(run):
+    """Each row would have its own: 64 rows of 50,000 answers took 1 GB more."""
+    numbers = [[3 + int(digit) for digit in f"{i:05}"] for i in range(30_000)]
+    _, inputs = run.answerer(allowed=numbers[:100])
+    assert inputs["allowed"].nbytes < 2**16
+    assert run.answerer(allowed=numbers)[1] == {}
+
+
 def test_a_saved_keras_model_is_no_run(tmp_path):
     (tmp_path / "m.keras").write_bytes(b"PK")
     with pytest.raises(UserError, match="keras.saving.load_model"):

@@ -35,7 +35,7 @@ CALL = {
 def convert(module, functions, path):
     """Writes a graph as a LiteRT file, by TensorFlow's converter.
 
-    Raises a ValueError that names an operation which LiteRT lacks.
+    Raises a ValueError that names operations which LiteRT lacks, or what fails.
 
     Args:
         module: a `tf.Module` that holds the variables.
@@ -54,9 +54,12 @@ def convert(module, functions, path):
             content = converter.convert()
         except Exception as error:  # the converter's own, of no public class
             names = sorted(set(re.findall(r"'(tf\.\w+)' op", str(error))))
+            reason = f"LiteRT cannot compute {', '.join(names)}."
             if not names:
-                raise
-            raise UserError(f"LiteRT cannot compute {', '.join(names)}.") from error
+                line = str(error).strip().partition("\n")[0]
+                line = line.rpartition("): ")[2]  # after the place in the graph
+                reason = f"LiteRT's converter fails: {line}."
+            raise UserError(reason) from error
     with open(path, "wb") as file:
         file.write(content)
 

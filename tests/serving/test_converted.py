@@ -332,6 +332,22 @@ def test_sampling_is_refused(tiny_run):
         run_command("export", [f"--model_dir={tiny_run}", *arguments])
 
 
+def test_a_converter_that_fails_says_so_in_one_line(tmp_path, monkeypatch):
+    def convert():
+        raise RuntimeError("loc(x): operand #1 does not dominate this use\nnote: y")
+
+    @tf.function(input_signature=[tf.TensorSpec([1, 2], tf.float32, name="inputs")])
+    def function(inputs):
+        return {"y": inputs}
+
+    def made(*args, **options):
+        return types.SimpleNamespace(convert=convert)
+
+    monkeypatch.setattr(tf.lite.TFLiteConverter, "from_saved_model", made)
+    with pytest.raises(configuration.UserError, match="fails: .* this use[.]$"):
+        litert.convert(tf.Module(), [function], str(tmp_path / litert.FILE))
+
+
 def fake_graph(num_bytes=4):
     """A `TokenGraph` that answers every question with itself."""
 

@@ -1,17 +1,22 @@
 """Two processes on this machine train as one does."""
 
+import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
 import socket
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from remixer_tf.engines.tensorflow import strategy
 from remixer_tf.engines.tensorflow.strategy import get_strategy
+from remixer_tf.errors import StorageError
 from tests.engines.multi_worker import train_toy
 
 
@@ -95,6 +100,8 @@ def test_two_processes_equal_one_and_continue(tmp_path):
         ("{", "TF_CONFIG is not valid"),
         ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
          "TF_CONFIG is not valid"),
+        ('{"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": 0}}',
+         "TF_CONFIG is not valid"),
     ],
 )  # fmt: skip
 def test_a_wrong_tf_config_says_what_is_expected(monkeypatch, text, words):
@@ -109,3 +116,44 @@ def test_a_wrong_tf_config_says_what_is_expected(monkeypatch, text, words):
 def test_no_tpu_answers(address):
     with pytest.raises(OSError, match=f"No TPU answers at '{address}'"):
         get_strategy(f"tpu:{address}")
+
+
+def workers_of(ports):
+    return {("worker", i): ("localhost", port) for i, port in enumerate(ports)}
+
+
+def test_workers_wait_for_each_other():
+    addresses = workers_of(free_ports(3))
+
+    def begin(index):
+        time.sleep(index / 4)
+        task = "worker", index
+        strategy._wait_for_workers(addresses, task, seconds=20)
+        # TensorFlow's server takes the port.
+        servers.enter_context(socket.create_server(("", addresses[task][1])))
+
+    with (
+        contextlib.ExitStack() as servers,
+        concurrent.futures.ThreadPoolExecutor(3) as pool,
+    ):
+        assert [*pool.map(begin, range(3))] == [None] * 3
+
+
+def test_a_worker_that_never_starts_is_named():
+    addresses = workers_of(free_ports(2))
+    place = f"worker 1 at localhost:{addresses['worker', 1][1]}"
+    message = f"worker 0 has waited 0.5 s for {place}. Start all workers again"
+    with pytest.raises(StorageError, match=message):
+        strategy._wait_for_workers(addresses, ("worker", 0), seconds=0.5)
+    # One alone, and an evaluator, wait for nobody.
+    one = {("chief", 0): ("localhost", 1)}
+    strategy._wait_for_workers(one, ("chief", 0))
+    strategy._wait_for_workers(addresses, ("evaluator", 0))
+
+
+def test_a_port_in_use_is_one_line():
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        addresses = workers_of([port, free_ports(1)[0]])
+        with pytest.raises(StorageError, match=f"cannot listen at port {port}"):
+            strategy._wait_for_workers(addresses, ("worker", 0))

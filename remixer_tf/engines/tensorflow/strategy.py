@@ -4,16 +4,19 @@ import functools
 import json
 import os
 import socket
+import time
 import urllib.parse
 
 import seqio
 import tensorflow as tf
+from absl import logging
 
 from remixer_tf.engines.engine import Host
 from remixer_tf.errors import StorageError, UserError
 
 _STRATEGIES = ("single", "mirrored", "multi_worker", "tpu:ADDRESS")
 _CONNECT_SECONDS = 10
+_WORKERS_SECONDS = 300  # as `JaxEngine.distributed`
 
 
 @functools.cache
@@ -35,7 +38,7 @@ def get_strategy(name="single"):
 
     Raises:
         ValueError: there is no such strategy, or TF_CONFIG is missing or not valid.
-        OSError: no TPU answers.
+        OSError: no TPU answers, or a worker has not started after 300 s.
     """
     if name == "single":
         return tf.distribute.get_strategy()
@@ -44,7 +47,7 @@ def get_strategy(name="single"):
         names = [device.name for device in there("GPU") or there("CPU")]
         return tf.distribute.MirroredStrategy(names)
     if name == "multi_worker":
-        _check_tf_config(os.environ.get("TF_CONFIG"))
+        _wait_for_workers(*_read_tf_config(os.environ.get("TF_CONFIG")))
         return tf.distribute.MultiWorkerMirroredStrategy()
     if name.startswith("tpu:"):
         return _tpu_strategy(name.removeprefix("tpu:"))
@@ -135,8 +138,12 @@ def take_reduced_gradients(optimizer):
     )
 
 
-def _check_tf_config(text):
-    """Raises ValueError unless TF_CONFIG names the workers and this worker's index."""
+def _read_tf_config(text):
+    """Returns the addresses of TF_CONFIG's workers, and which one this process has.
+
+    They are a dictionary of (job, index) to (host, port), and one of its keys. Raises a
+    ValueError unless TF_CONFIG names the workers and this worker's index.
+    """
     expected = (
         "Expected the same workers on every machine, and its own index: TF_CONFIG='{\""
         'cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": '
@@ -146,12 +153,70 @@ def _check_tf_config(text):
         raise UserError(f"Strategy 'multi_worker' needs TF_CONFIG. {expected}")
     try:
         config = json.loads(text)
-        task = config["task"]
-        config["cluster"][task["type"]][int(task["index"])]
-    except (ValueError, KeyError, IndexError, TypeError) as error:
+        task = config["task"]["type"], int(config["task"]["index"])
+        config["cluster"][task[0]][task[1]]
+        return {
+            (job, i): _host_and_port(address)
+            for job in ("chief", "worker")
+            for i, address in enumerate(config["cluster"].get(job, ()))
+        }, task
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise UserError(
             f"TF_CONFIG is not valid ({error!r}): {text}. {expected}"
         ) from None
+
+
+def _host_and_port(address):
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _wait_for_workers(addresses, task, seconds=_WORKERS_SECONDS):
+    """Waits until all workers listen, see `_read_tf_config`; a StorageError if late.
+
+    TensorFlow waits without end for them, in a call that no signal interrupts.
+    """
+    others = {x: place for x, place in addresses.items() if x != task}
+    if task not in addresses or not others:
+        return
+    me, end = f"{task[0]} {task[1]}", time.monotonic() + seconds
+    logging.warning("%s waits up to %s s for %s", me, seconds, _names(others))
+    _, port = addresses[task]
+    try:
+        family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+        own = socket.create_server(
+            ("", port), family=family, dualstack_ipv6=family == socket.AF_INET6
+        )
+    except OSError as error:
+        raise StorageError(
+            f"{me} cannot listen at port {port}: {error.strerror}. Give it a free port "
+            "in the TF_CONFIG of all workers."
+        ) from None
+    with own:
+        while True:
+            others = {x: place for x, place in others.items() if not _listens(place)}
+            if not others:
+                return
+            if time.monotonic() > end:
+                raise StorageError(
+                    f"{me} has waited {seconds} s for {_names(others)}. Start all "
+                    "workers again within that time, where they reach each other."
+                )
+            time.sleep(0.2)
+
+
+def _names(addresses):
+    return ", ".join(
+        f"{job} {i} at {host}:{port}" for (job, i), (host, port) in addresses.items()
+    )
+
+
+def _listens(place):
+    try:
+        socket.create_connection(place, _CONNECT_SECONDS).close()
+    except OSError:  # It has not started, or its name is not known yet.
+        return False
+    return True
 
 
 def _tpu_strategy(address):

@@ -26,6 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.decode import LENGTH, Anchor, write_for_anchors
+from benchmarks.machine import print_machine
 from benchmarks.measure import print_header, print_row
 from remixer_tf import configuration
 from remixer_tf.decoding import greedy_decode
@@ -133,6 +134,7 @@ def main():
     parser.add_argument("--each", type=int, default=4)
     parser.add_argument("--anchors", metavar="PYTHON")
     options = parser.parse_args()
+    print_machine(options.anchors)
     read = configuration.read(["models/t5_1_1_small.gin"], [])
     model = read.call(EncoderDecoder)
     model.build()

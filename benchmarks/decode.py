@@ -28,6 +28,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.export import text_task
+from benchmarks.machine import print_machine
 from benchmarks.measure import (
     median,
     print_header,
@@ -250,6 +251,7 @@ def main():
                 anchors.callback(anchor.close)
                 if anchor.starts:
                     contestants[name] = anchor.decode
+        print_machine(options.anchors)
         print_rates(contestants, [*itertools.product(*sizes)], options.seconds)
 
 

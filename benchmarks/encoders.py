@@ -14,6 +14,7 @@ import math
 
 import tensorflow as tf
 
+from benchmarks.machine import print_machine
 from benchmarks.measure import median, print_header, print_row, ratio, take_turns
 from remixer_tf import configuration
 from remixer_tf.engines.tensorflow.flops import matmul_flops
@@ -89,6 +90,7 @@ def main():
     parameters = count(BASE, 1, d_ff)
     widths = {name: equal_width(name, parameters) for name in ENCODERS}
     widths[BASE] = d_ff
+    print_machine()
     print_header(
         "encoder",
         "D_FF",

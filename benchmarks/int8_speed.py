@@ -29,6 +29,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.decode import LENGTH, Anchor, write_for_anchors
+from benchmarks.machine import print_machine
 from benchmarks.measure import print_header, print_row
 from remixer_tf import configuration
 from remixer_tf.decoding import T5Rules, beam_search, greedy_decode
@@ -188,6 +189,7 @@ def main():
     parser.add_argument("--folder", help="keeps converted files for another time")
     options = parser.parse_args()
     sizes = [tuple(map(int, x.split("x"))) for x in options.sizes.split(",")]
+    print_machine(options.anchors)
     print_header(
         "model",
         "rows",

@@ -22,6 +22,7 @@ import tempfile
 
 import seqio
 
+from benchmarks.machine import print_machine
 from benchmarks.measure import median, print_header, print_row, ratio, take_turns
 from remixer_tf import configuration
 from remixer_tf.decoding import greedy_decode
@@ -64,6 +65,7 @@ def main():
     parser.add_argument("--lines", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    print_machine(options.anchors)
     lines, task = read_lines(options.lines), make_task()
     model = configuration.read(["models/t5_1_1_small.gin"], []).call(EncoderDecoder)
     model.build()

@@ -36,6 +36,7 @@ import time
 import numpy as np
 
 from benchmarks.answer_lengths import ANSWER, LENGTH, answer_lengths, teach
+from benchmarks.machine import print_machine
 from benchmarks.measure import print_header, print_row
 
 _HERE = os.path.dirname(__file__)
@@ -281,6 +282,7 @@ def main():
     if options.alone:
         print(json.dumps(alone(options.alone, asked)))
         return
+    print_machine(options.anchors)
     with tempfile.TemporaryDirectory() as folder:
         path = write_model(folder)
         servers = {}

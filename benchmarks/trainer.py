@@ -19,6 +19,7 @@ import io  # noqa: E402
 import tempfile  # noqa: E402
 
 from benchmarks import tiny_run  # noqa: E402
+from benchmarks.machine import print_machine  # noqa: E402
 from benchmarks.measure import print_header, print_row  # noqa: E402
 from remixer_tf.__main__ import prepare  # noqa: E402
 
@@ -110,6 +111,7 @@ def main():
         with contextlib.redirect_stdout(Terminal()):
             run_command("train", arguments)
 
+    print_machine()
     print_header("before the first step", "seconds")
     shown = (
         "imports",

@@ -1,7 +1,7 @@
 """Time of a training step: T5.1.1 and Remixer, on TensorFlow and on JAX, in one run.
 
     python -m benchmarks.training_step [--models=t5_1_1_small,remixer_small]
-        [--dtypes=float32,mixed_bfloat16] [--rounds=5]
+        [--dtypes=float32,mixed_bfloat16] [--rounds=5] [--anchors=PYTHON]
 
 Batch 4, lengths 512 and 114, Adafactor, no dropout; two steps in a call, whose time is
 divided by two. Each engine has a process. The processes of a model take turns, so that
@@ -10,6 +10,9 @@ on CPUs. It is the median over the rounds. "First call" is the time from an empt
 process until two steps are done, imports and compiling included. "Share" is relative to
 the rate of JAX's float32 product of 1024 x 1024, measured once a model. On JAX glibc
 keeps freed memory, as the guide "From one CPU to a pod" advises.
+
+With `--anchors` transformers' T5 takes its turns beside t5_1_1_small in float32, with
+`torch.optim.Adafactor`: as it is, and compiled by `torch.compile`. PYTHON has both.
 """
 
 import argparse
@@ -20,6 +23,7 @@ import subprocess
 import sys
 import time
 
+from benchmarks.machine import print_machine
 from benchmarks.measure import median, print_header, print_row, ratio, take_turns
 
 BATCH, INPUTS, TARGETS, STEPS = 4, 512, 114, 2
@@ -35,6 +39,9 @@ ENGINES = {
     "TensorFlow, XLA": ("tensorflow", {"jit_compile": True}),
     "JAX": ("jax", {}),
 }
+# name: KIND of training_step_reference.py
+ANCHORS = {"torch": "eager", "torch.compile": "compile"}
+_ANCHOR = os.path.join(os.path.dirname(__file__), "training_step_reference.py")
 KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": "100000000000",
     "MALLOC_MMAP_MAX_": "0",
@@ -81,18 +88,12 @@ def serve(name, model, dtype):
 
 
 class Worker:
-    """A process of `serve`."""
+    """A process that takes two steps for each line that it reads."""
 
-    def __init__(self, name, model, dtype):
-        backend, _ = ENGINES[name]
+    def __init__(self, command, environment=None):
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.training_step", f"--serve={name}"]
-            + [f"--models={model}", f"--dtypes={dtype}"],
-            env={
-                **os.environ,
-                "KERAS_BACKEND": backend,
-                **(KEEP_MEMORY if backend == "jax" else {}),
-            },
+            command,
+            env={**os.environ, **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -105,11 +106,11 @@ class Worker:
         self._answer()
 
     def close(self):
-        """Ends the process; returns FLOPs of a step, and the rate of a product."""
+        """Ends the process; returns what `serve` says at its end, or None."""
         self._process.stdin.close()
-        about = self._answer()
+        line = self._process.stdout.readline()
         self._process.wait()
-        return about["flops"], about["rate"]
+        return json.loads(line) if line else None
 
     def _answer(self):
         line = self._process.stdout.readline()
@@ -118,28 +119,48 @@ class Worker:
         return json.loads(line)
 
 
-def print_rows(model, dtype, rounds):
+def ours(name, model, dtype):
+    """A `Worker` of `serve`."""
+    backend, _ = ENGINES[name]
+    command = [sys.executable, "-m", "benchmarks.training_step", f"--serve={name}"]
+    keep = KEEP_MEMORY if backend == "jax" else {}
+    return Worker(
+        [*command, f"--models={model}", f"--dtypes={dtype}"],
+        {"KERAS_BACKEND": backend, **keep},
+    )
+
+
+def print_rows(model, dtype, rounds, anchors):
     """Measures a model on all engines and prints a row for each."""
+    start_all = {name: functools.partial(ours, name, model, dtype) for name in ENGINES}
+    anchored = anchors and (model, dtype) == ("t5_1_1_small", "float32")
+    if anchored:
+        sizes = [str(n) for n in (BATCH, INPUTS, TARGETS, STEPS)]
+        for name, kind in ANCHORS.items():
+            command = [anchors, _ANCHOR, kind, *sizes]
+            start_all[name] = functools.partial(Worker, command)
     workers, first = {}, {}
-    for name in ENGINES:
+    for name, start_one in start_all.items():
         start = time.perf_counter()
-        workers[name] = Worker(name, model, dtype)
+        workers[name] = start_one()
         workers[name].step()
         first[name] = time.perf_counter() - start
     times = take_turns({name: w.step for name, w in workers.items()}, rounds)
     about = {name: worker.close() for name, worker in workers.items()}
-    _, rate = about["JAX"]
-    for name, (flops, _) in about.items():
-        seconds = median(times, name) / STEPS
+    rate = about["JAX"]["rate"]
+    for name in workers:
+        flops = (about[name] or about["TensorFlow"])["flops"]  # Torch counts none.
+        per_step = median(times, name) / STEPS
         print_row(
             model,
             dtype,
             name,
-            f"{1e3 * seconds:.0f}",
-            f"{BATCH * (INPUTS + TARGETS) / seconds:.0f}",
+            f"{1e3 * per_step:.0f}",
+            f"{BATCH * (INPUTS + TARGETS) / per_step:.0f}",
             f"{flops / 1e9:.1f}",
-            f"{flops / seconds / rate:.0%}",
+            f"{flops / per_step / rate:.0%}",
             f"{ratio(times, name, 'TensorFlow'):.2f}",
+            f"{ratio(times, name, 'torch.compile'):.2f}" if anchored else "",
             f"{first[name]:.1f}",
         )
 
@@ -149,11 +170,13 @@ def main():
     parser.add_argument("--models", default="t5_1_1_small,remixer_small")
     parser.add_argument("--dtypes", default="float32")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--anchors", metavar="PYTHON")
     parser.add_argument("--serve", choices=ENGINES, help="for the command's own use")
     options = parser.parse_args()
     if options.serve:
         serve(options.serve, options.models, options.dtypes)
         return
+    print_machine(options.anchors)
     print_header(
         "model",
         "dtype",
@@ -163,11 +186,12 @@ def main():
         "GFLOP/step",
         "share of matmul rate",
         "ratio to TensorFlow",
+        "to torch.compile (goal 0.80)",
         "first call (s)",
     )
     for model in options.models.split(","):
         for dtype in options.dtypes.split(","):
-            print_rows(model, dtype, options.rounds)
+            print_rows(model, dtype, options.rounds, options.anchors)
 
 
 if __name__ == "__main__":

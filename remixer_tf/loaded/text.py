@@ -316,6 +316,7 @@ class TextMethods:
         answerer, _ = configuration.call(
             text_to_text, self.run, self.model_dir, **given
         )
+        answerer.options = search
         return answerer, own, wants_seed
 
     @kept

@@ -565,14 +565,10 @@ class ServedRun(Served):
         if "length_penalty" in options:
             options["rules"] = HuggingFaceRules(options.pop("length_penalty"))
         skip = options.pop("skip_special_tokens", None)
-        if options.get("allowed"):
-            codec = self.run.run.codec(self.run.model)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                options["allowed"] = searches.allowed_ids(options["allowed"], codec)
-        answerer, inputs = self.run.answerer(skip_special_tokens=skip, **options)
-        same, _ = searches.as_inputs(options, self.run.model.vocab_size)
-        key = skip, Options(same), frozenset(inputs)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of allowed texts that come out otherwise
+            answerer, inputs = self.run.answerer(skip_special_tokens=skip, **options)
+        key = skip, Options(answerer.options), frozenset(inputs)
         search = self._others.pop(key, None)
         if search is None:
             if not self.limits.max_searches:

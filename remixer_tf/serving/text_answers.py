@@ -29,8 +29,12 @@ class TextAnswers(tf.Module):
         skip_special_tokens, clean_up_tokenization_spaces: see `text_to_text`.
 
     Attributes:
+        options: dictionary of the options of `generate` that its search was made of,
+            without those that are inputs.
         unsettled: int, characters at the end of an answer that more tokens may change.
     """
+
+    options = {}
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ import sentencepiece
 import tensorflow as tf
 
 import remixer_tf as rt
+from remixer_tf.loaded import searches
 from remixer_tf.server.batching import Thread
 from remixer_tf.server.limits import Limits, Refusal
 from remixer_tf.server.models import Source
@@ -153,6 +154,17 @@ def test_other_searches_are_compiled_and_counted(bytes_run, run):
         assert len(served._others) == 1
         refused = client.post("/generate", json={"inputs": "a", "beams": 5})
         assert "beams must be an integer from 1 to 4" in refused.json()["error"]
+
+
+def test_the_table_of_allowed_answers_is_made_once(tiny, run, monkeypatch):
+    made, table = [], searches.allowed_table
+    monkeypatch.setattr(searches, "allowed_table", lambda x: made.append(x) or table(x))
+    allowed = ["cat", "a dog"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = post(tiny, "generate", inputs="A cat", allowed=allowed)
+    assert len(made) == 1
+    assert found["outputs"] == ask(run, "A cat", allowed=allowed)
 
 
 def test_searches_are_made_without_warnings(run, monkeypatch):

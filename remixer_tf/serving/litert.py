@@ -61,7 +61,7 @@ def convert(module, functions, path):
                 reason = f"LiteRT's converter fails: {line}."
             raise UserError(reason) from error
     with open(path, "wb") as file:
-        file.write(content)
+        file.write(litert_graph.with_infinities(content))
 
 
 def quantize(path, matrices, weights):

@@ -1,4 +1,4 @@
-"""Changes to graphs of LiteRT: weights in 8 bits."""
+"""Changes to graphs of LiteRT: infinite constants, weights in 8 bits."""
 
 import copy
 import hashlib
@@ -16,6 +16,27 @@ VERSIONS = {
     "MUL": 1,
     "RESHAPE": 1,
 }
+
+
+def with_infinities(content):
+    """Makes constants infinite that TensorFlow's converter made float32's largest.
+
+    Returns the bytes of the new file, of the same length.
+    """
+    from ai_edge_litert import schema_py_generated as schema
+
+    content = bytearray(content)
+    model = schema.Model.GetRootAs(content, 0)
+    graphs = [model.Subgraphs(i) for i in range(model.SubgraphsLength())]
+    tensors = [g.Tensors(i) for g in graphs for i in range(g.TensorsLength())]
+    floats = {x.Buffer() for x in tensors if x.Type() == schema.TensorType.FLOAT32}
+    for number in floats:
+        buffer = model.Buffers(number)
+        if buffer.DataLength():
+            values = buffer.DataAsNumpy().view("<f4")  # the file's own bytes
+            largest = np.abs(values) == np.finfo("float32").max
+            values[largest] *= np.float32(np.inf)
+    return bytes(content)
 
 
 def quantize(content, matrices, weight_only=False):

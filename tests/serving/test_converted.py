@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import sys
@@ -181,6 +182,85 @@ def test_beams(runtime, kind, tmp_path):
     search = functools.partial(beam_search, rules=rules, beams=4, n_best=3)
     graph = token_graph(tiny_model(kind, num_layers=1), decode_fn=search)
     check_search(runtime, graph, tmp_path)
+
+
+ALLOWED = [[5], [5, 7], [9, 5, 6]]
+
+
+def enumerated(model, questions):
+    """Log-likelihoods of `ALLOWED` answers with EOS, float64 `[questions, answers]`.
+
+    A softmax in NumPy of what the model computes for each whole row of tokens.
+    """
+    found = np.zeros([len(questions), len(ALLOWED)])
+    for (row, question), (column, answer) in itertools.product(
+        enumerate(questions), enumerate(ALLOWED)
+    ):
+        targets, batch = [*answer, 1], {"encoder_input_tokens": question[None]}
+        if not hasattr(model, "encoder"):
+            targets, batch = [*question[question > 0], *targets], {}
+        batch["decoder_input_tokens"] = np.array([[0, *targets[:-1]]], "int32")
+        logits = np.asarray(model(batch), "float64")[0]
+        total = np.log(np.exp(logits).sum(axis=-1))
+        for place in range(len(targets))[-len(answer) - 1 :]:
+            found[row, column] += logits[place, targets[place]] - total[place]
+    return found
+
+
+def saved_model(graph, folder):
+    """The function of a SavedModel, of arrays."""
+    signature = {"predict_tokens": graph.function()}
+    tf.saved_model.save(graph, str(folder), signature)
+    function = tf.saved_model.load(str(folder)).signatures["predict_tokens"]
+
+    def run(inputs):
+        found = function(inputs=tf.constant(inputs))
+        return {name: x.numpy() for name, x in found.items()}
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "runtime, kind",
+    [
+        (None, "t5_1_1"),
+        (None, "language_model"),
+        pytest.param(litert, "t5_1_1", marks=pytest.mark.slower),
+        pytest.param(onnx_runtime, "t5_1_1", marks=pytest.mark.slower),
+    ],
+)
+def test_beams_find_all_allowed_answers(runtime, kind, tmp_path):
+    """Of LiteRT and ONNX in 8 bits too. Where there are fewer, the score is -inf."""
+    search = functools.partial(
+        beam_search,
+        rules=HuggingFaceRules(length_penalty=0.0),
+        beams=4,
+        n_best=4,
+        limits=AnswerLimits(allowed=ALLOWED),
+    )
+    is_decoder = kind == "language_model"
+    model = tiny_decoder("bert") if is_decoder else tiny_model(kind, num_layers=1)
+    graph = token_graph(model, decode_fn=search)
+    questions = converted.example_tokens(LENGTH, VOCAB_SIZE)
+    expected = enumerated(model, questions)
+    order = np.argsort(-expected)
+    expected = np.take_along_axis(expected, order, axis=1)
+    texts = np.array([np.pad([*x, 1], (0, 7 - len(x))) for x in ALLOWED])
+    if runtime is None:
+        found = [saved_model(graph, tmp_path / "saved")(questions)]
+    else:
+        check_search(runtime, graph, tmp_path)
+        file = str(tmp_path / runtime.FILE)
+        found = [runtime.load(file)(inputs=questions)]
+        runtime.quantize(file, graph.weights.matrices(), "int8")
+        found.append(runtime.load(file)(inputs=questions))
+    for answers, tolerance in zip(found, (1e-4, 0.1), strict=False):
+        scores = answers["all_scores"]
+        assert (scores[:, 3] == -np.inf).all()
+        assert not answers["all_outputs"][:, 3].any()
+        np.testing.assert_allclose(scores[:, :3], expected, rtol=tolerance)
+    np.testing.assert_array_equal(found[0]["all_outputs"][:, :3], texts[order])
 
 
 # All of them at once: each adds operations to the loop.

@@ -305,8 +305,8 @@ class LengthMixing(Sublayer):
         y = ops.sum(y, axis=1)  # over writers
         if self.use_bias:
             b = ops.reshape(self.spatial_bias, (heads, self.max_length))
-            b = ops.transpose(ops.take(b, ops.reshape(t, (-1,)), axis=1))
-            y = y + ops.cast(b, y.dtype)[:, :, None, None]
+            b = ops.take(ops.transpose(b), t, axis=0)  # [heads], or [rows, heads]
+            y = y + ops.cast(b, y.dtype)[..., None, None]
         y = ops.transpose(y, (0, 2, 1, 3))
         return ops.reshape(y, (-1, 1, heads * self.group)), {"inputs": inputs}
 

@@ -33,8 +33,10 @@ from remixer_tf.layers import (
 )
 from remixer_tf.serving import converted, litert, onnx_runtime
 from remixer_tf.serving.token_graph import TokenGraph
+from tests.configuration.test_mixers import MIXERS
+from tests.configuration.test_mixers import tiny as tiny_mixing
 from tests.models.tiny import VOCAB_SIZE, tiny_decoder, tiny_model
-from tests.settings import part_of
+from tests.settings import part_of, value_of
 
 RUNTIMES = pytest.mark.parametrize("runtime", [litert, onnx_runtime])
 LENGTH, D_MODEL = 6, 8
@@ -182,6 +184,27 @@ def test_beams(runtime, kind, tmp_path):
     search = functools.partial(beam_search, rules=rules, beams=4, n_best=3)
     graph = token_graph(tiny_model(kind, num_layers=1), decode_fn=search)
     check_search(runtime, graph, tmp_path)
+
+
+# What FNet's transform needs, neither runtime has.
+MIXERS_OF_FILES = [
+    x for x in sorted(y.stem for y in MIXERS.glob("*.gin")) if x != "fnet"
+]
+
+
+@pytest.mark.slower
+@pytest.mark.usefixtures("clear_gin")
+@pytest.mark.parametrize("mixer", MIXERS_OF_FILES)
+@RUNTIMES
+def test_each_mixer(runtime, mixer, tmp_path):
+    bindings = {
+        "hyper_mixer": ["DECODER_MIXER = @SelfAttention"],  # It is for encoders.
+        "tnn": ["ToeplitzUnit.method = 'matmul'"],
+    }
+    settings = tiny_mixing(mixer, "mixing_seq2seq", *bindings.get(mixer, ()))
+    model = value_of(settings, "Run.model")()
+    model.build()
+    check_search(runtime, token_graph(model), tmp_path)
 
 
 ALLOWED = [[5], [5, 7], [9, 5, 6]]

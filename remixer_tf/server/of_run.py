@@ -456,8 +456,10 @@ class ServedRun(Served):
         if self._written():
             self.is_compiling = True
             loop = asyncio.get_running_loop()
-            # No daemon: TensorFlow aborts a process that ends while it compiles.
-            threading.Thread(target=self._get_faster, args=[loop]).start()
+            # TensorFlow aborts a process that ends while it compiles. So this is no
+            # daemon, even if the loop's own thread is one.
+            work = dict(target=self._get_faster, args=[loop], daemon=False)
+            threading.Thread(**work).start()
 
     def _get_faster(self, loop):
         """Makes what can wait until questions are answered, in a thread of its own."""

@@ -8,6 +8,7 @@ import pathlib
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -16,7 +17,7 @@ import tensorflow as tf
 
 from remixer_tf.engines.tensorflow import strategy
 from remixer_tf.engines.tensorflow.strategy import get_strategy
-from remixer_tf.errors import StorageError
+from remixer_tf.errors import StorageError, UserError
 from tests.engines.multi_worker import train_toy
 
 
@@ -112,6 +113,25 @@ def test_a_wrong_tf_config_says_what_is_expected(monkeypatch, text, words):
         get_strategy("multi_worker")
 
 
+@pytest.mark.parametrize(
+    ("cluster", "task", "words"),
+    [
+        ({"worker": ["a:1"]}, ("worker", -1), "worker -1 is not in the cluster"),
+        ({"worker": ["a:1"]}, ("worker", 0.5), "invalid literal"),
+        ({"worker": ["a:1", "a:1"]}, ("worker", 0), "two workers have one address"),
+        ({"worker": ["a:65536"]}, ("worker", 0), "'a:65536' is not HOST:PORT"),
+        ({"worker": ["grpc://a:1"]}, ("worker", 0), "'grpc://a:1' is not HOST:PORT"),
+        ({"ps": ["a:1"], "worker": ["a:2"]}, ("ps", 0), "ps in place of worker"),
+        ({"worker": ["a:1"]}, ("evaluator", 0), "evaluator 0 is not in the cluster"),
+        ({"chief": ["a:1", "a:2"]}, ("chief", 0), "two chiefs"),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_one_line(cluster, task, words):
+    config = {"cluster": cluster, "task": {"type": task[0], "index": task[1]}}
+    with pytest.raises(UserError, match=f"^TF_CONFIG is not valid.*{words}"):
+        strategy._read_tf_config(json.dumps(config))
+
+
 @pytest.mark.parametrize("address", ["local", "grpc://localhost:1"])
 def test_no_tpu_answers(address):
     with pytest.raises(OSError, match=f"No TPU answers at '{address}'"):
@@ -145,15 +165,23 @@ def test_a_worker_that_never_starts_is_named():
     message = f"worker 0 has waited 0.5 s for {place}. Start all workers again"
     with pytest.raises(StorageError, match=message):
         strategy._wait_for_workers(addresses, ("worker", 0), seconds=0.5)
-    # One alone, and an evaluator, wait for nobody.
-    one = {("chief", 0): ("localhost", 1)}
-    strategy._wait_for_workers(one, ("chief", 0))
-    strategy._wait_for_workers(addresses, ("evaluator", 0))
+    # One alone waits for nobody.
+    (port,) = free_ports(1)
+    one = {("chief", 0): ("localhost", port)}
+    strategy._wait_for_workers(one, ("chief", 0), seconds=0)
+
+
+def test_a_worker_that_ends_while_another_is_missing_is_named_too():
+    addresses = workers_of(free_ports(3))
+    server = socket.create_server(addresses["worker", 1])
+    threading.Timer(0.5, server.close).start()
+    with pytest.raises(StorageError, match="1 s for worker 1 at .*, worker 2 at "):
+        strategy._wait_for_workers(addresses, ("worker", 0), seconds=1)
 
 
 def test_a_port_in_use_is_one_line():
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        addresses = workers_of([port, free_ports(1)[0]])
-        with pytest.raises(StorageError, match=f"cannot listen at port {port}"):
-            strategy._wait_for_workers(addresses, ("worker", 0))
+        for addresses in workers_of([port, *free_ports(1)]), workers_of([port]):
+            with pytest.raises(StorageError, match=f"cannot listen at port {port}"):
+                strategy._wait_for_workers(addresses, ("worker", 0), seconds=0)

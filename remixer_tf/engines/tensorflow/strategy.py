@@ -1,5 +1,6 @@
 """`tf.distribute` strategies: the devices that share a run, and their batches."""
 
+import contextlib
 import functools
 import json
 import os
@@ -10,6 +11,7 @@ import urllib.parse
 import seqio
 import tensorflow as tf
 from absl import logging
+from tensorflow.python.eager import context
 
 from remixer_tf.engines.engine import Host
 from remixer_tf.errors import StorageError, UserError
@@ -47,8 +49,7 @@ def get_strategy(name="single"):
         names = [device.name for device in there("GPU") or there("CPU")]
         return tf.distribute.MirroredStrategy(names)
     if name == "multi_worker":
-        _wait_for_workers(*_read_tf_config(os.environ.get("TF_CONFIG")))
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        return _connect(*_read_tf_config(os.environ.get("TF_CONFIG")))
     if name.startswith("tpu:"):
         return _tpu_strategy(name.removeprefix("tpu:"))
     raise UserError(
@@ -153,34 +154,63 @@ def _read_tf_config(text):
         raise UserError(f"Strategy 'multi_worker' needs TF_CONFIG. {expected}")
     try:
         config = json.loads(text)
-        task = config["task"]["type"], int(config["task"]["index"])
-        config["cluster"][task[0]][task[1]]
-        return {
+        task = config["task"]["type"], int(str(config["task"]["index"]))
+        cluster = dict(config["cluster"])
+        addresses = {
             (job, i): _host_and_port(address)
             for job in ("chief", "worker")
-            for i, address in enumerate(config["cluster"].get(job, ()))
-        }, task
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            for i, address in enumerate(cluster.pop(job, ()))
+        }
+        if cluster:
+            raise ValueError(f"{', '.join(cluster)} in place of worker or chief")
+        if ("chief", 1) in addresses:
+            raise ValueError("two chiefs")
+        if len({*addresses.values()}) < len(addresses):
+            raise ValueError("two workers have one address")
+        if task not in addresses:
+            raise ValueError(f"{task[0]} {task[1]} is not in the cluster")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"TF_CONFIG is not valid ({error!r}): {text}. {expected}"
         ) from None
+    return addresses, task
 
 
 def _host_and_port(address):
     host, _, port = address.rpartition(":")
+    if not host or "/" in host or not 0 < int(port) < 2**16:
+        raise ValueError(f"{address!r} is not HOST:PORT")
     return host.strip("[]"), int(port)
 
 
-def _wait_for_workers(addresses, task, seconds=_WORKERS_SECONDS):
-    """Waits until all workers listen, see `_read_tf_config`; a StorageError if late.
+def _connect(addresses, task, seconds=_WORKERS_SECONDS):
+    """Returns the strategy of the workers, see `_read_tf_config`."""
+    _wait_for_workers(addresses, task, seconds)
+    # TensorFlow waits for an hour, in a call that no signal interrupts. This shortens
+    # the wait for the first worker. The first worker's wait for others has no setting.
+    tf_context = context.context()
+    tf_context.configure_coordination_service = functools.partial(
+        tf_context.configure_coordination_service,
+        cluster_register_timeout_in_ms=seconds * 1000,
+    )
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    except tf.errors.OpError as error:
+        others = {x: place for x, place in addresses.items() if x != task}
+        reason = (error.message or "").partition("\n")[0]
+        raise StorageError(
+            f"{task[0]} {task[1]} cannot connect with {_names(others)} "
+            f"({type(error).__name__}: {reason}). Start all workers again: one has "
+            "ended, or another program has its port."
+        ) from None
 
-    TensorFlow waits without end for them, in a call that no signal interrupts.
-    """
+
+def _wait_for_workers(addresses, task, seconds):
+    """Waits until all workers listen, see `_read_tf_config`; a StorageError if late."""
     others = {x: place for x, place in addresses.items() if x != task}
-    if task not in addresses or not others:
-        return
     me, end = f"{task[0]} {task[1]}", time.monotonic() + seconds
-    logging.warning("%s waits up to %s s for %s", me, seconds, _names(others))
+    if others:
+        logging.warning("%s waits up to %s s for %s", me, seconds, _names(others))
     _, port = addresses[task]
     try:
         family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
@@ -193,16 +223,18 @@ def _wait_for_workers(addresses, task, seconds=_WORKERS_SECONDS):
             "in the TF_CONFIG of all workers."
         ) from None
     with own:
-        while True:
-            others = {x: place for x, place in others.items() if not _listens(place)}
-            if not others:
-                return
+        own.setblocking(False)
+        # All at once: one that was there may have ended while another was missing.
+        while missing := {x: y for x, y in others.items() if not _listens(y)}:
             if time.monotonic() > end:
                 raise StorageError(
-                    f"{me} has waited {seconds} s for {_names(others)}. Start all "
+                    f"{me} has waited {seconds} s for {_names(missing)}. Start all "
                     "workers again within that time, where they reach each other."
                 )
             time.sleep(0.2)
+            with contextlib.suppress(BlockingIOError):  # The queue of callers is short.
+                while True:
+                    own.accept()[0].close()
 
 
 def _names(addresses):

@@ -3,6 +3,7 @@
 import collections
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import seqio
 from remixer_tf.engines.engine import Host
 from remixer_tf.engines.jax.engine import make_mesh
 from remixer_tf.engines.jax.processes import connect, data_shards
+from remixer_tf.errors import StorageError
 from remixer_tf.evaluation.evaluate import evaluate
 from remixer_tf.run import Run
 from tests.engines.test_multi_worker import free_ports
@@ -51,6 +53,13 @@ def test_who_misses_others_ends_after_the_time_limit(monkeypatch, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert codes == [2]
     assert line.startswith("error: process 1 of 2 has waited 0.01 s for the others at ")
+
+
+def test_a_port_that_the_first_process_cannot_take_is_one_line():
+    with socket.create_server(("", 0)) as taken:
+        for port in taken.getsockname()[1], 2**16:
+            with pytest.raises(StorageError, match=f"0 of 2 cannot listen at .*{port}"):
+                connect(coordinator_address=f"a:{port}", num_processes=2, process_id=0)
 
 
 # Two processes add numbers up until the second one ends.

@@ -15,6 +15,7 @@ from jax.experimental import multihost_utils
 
 from remixer_tf import console
 from remixer_tf.checkpoints.sharded import spread
+from remixer_tf.engines import ports
 from remixer_tf.engines.engine import Host
 from remixer_tf.errors import StorageError, UserError, check_numbers
 
@@ -52,6 +53,11 @@ def connect(initialization_timeout=300, **options):
     logging.warning(
         "%s waits up to %s s for the others at %s", me, initialization_timeout, address
     )
+    port = address.rpartition(":")[2]
+    if options.get("process_id") == 0 and port.isdecimal():
+        # JAX ends by a segmentation fault if the port is taken.
+        where = "JaxEngine.distributed of all processes"
+        ports.listen(int(port), me, where).close()
     late = (
         f"{me} has waited {initialization_timeout} s for the others at {address}. "
         "Start all processes again: those whose output does not say that they wait "

@@ -13,6 +13,7 @@ import tensorflow as tf
 from absl import logging
 from tensorflow.python.eager import context
 
+from remixer_tf.engines import ports
 from remixer_tf.engines.engine import Host
 from remixer_tf.errors import StorageError, UserError
 
@@ -211,18 +212,7 @@ def _wait_for_workers(addresses, task, seconds):
     me, end = f"{task[0]} {task[1]}", time.monotonic() + seconds
     if others:
         logging.warning("%s waits up to %s s for %s", me, seconds, _names(others))
-    _, port = addresses[task]
-    try:
-        family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-        own = socket.create_server(
-            ("", port), family=family, dualstack_ipv6=family == socket.AF_INET6
-        )
-    except OSError as error:
-        raise StorageError(
-            f"{me} cannot listen at port {port}: {error.strerror}. Give it a free port "
-            "in the TF_CONFIG of all workers."
-        ) from None
-    with own:
+    with ports.listen(addresses[task][1], me, "the TF_CONFIG of all workers") as own:
         own.setblocking(False)
         # All at once: one that was there may have ended while another was missing.
         while missing := {x: y for x, y in others.items() if not _listens(y)}:

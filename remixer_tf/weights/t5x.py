@@ -1,11 +1,13 @@
 """Reads T5X's checkpoints: a msgpack file, and zarr arrays next to it."""
 
+import operator
 import os
 
 import ml_dtypes
 import msgpack
 import numpy as np
 
+from remixer_tf.checkpoints.damage import first_line
 from remixer_tf.errors import StorageError, UserError, shorten
 from remixer_tf.weights.names import T5X
 from remixer_tf.weights.source import Source
@@ -42,7 +44,7 @@ def read_t5x(path):
         *model.architecture(),
         T5X,
         shapes,
-        lambda name: _read(arrays[name], folder),
+        lambda name: _read(name, arrays[name], shapes[name], folder),
     )
 
 
@@ -86,25 +88,34 @@ def _flatten(tree, prefix=""):
 
 
 def _shape(leaf, path):
-    if isinstance(leaf, np.ndarray):
-        return leaf.shape
-    if isinstance(leaf, dict) and _CHUNKED in leaf:
-        return tuple(leaf["shape"][str(i)] for i in range(len(leaf["shape"])))
-    if isinstance(leaf, dict):
-        return tuple(leaf["metadata"]["shape"])
-    raise UserError(f"{path} holds {leaf!r} where an array was expected.")
+    try:
+        if isinstance(leaf, np.ndarray):
+            return leaf.shape
+        if _CHUNKED in leaf:
+            shape = [leaf["shape"][str(i)] for i in range(len(leaf["shape"]))]
+        else:
+            shape = leaf["metadata"]["shape"]
+        return tuple(map(operator.index, shape))
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} holds {shorten([repr(leaf)])} where an array was expected."
+        ) from error
 
 
-def _read(leaf, folder):
-    """The array that a leaf is or describes."""
-    if isinstance(leaf, dict) and _CHUNKED in leaf:
-        chunks = leaf["chunks"]
-        parts = [chunks[str(i)] for i in range(len(chunks))]
-        leaf = np.concatenate([part.ravel() for part in parts]).reshape(
-            _shape(leaf, folder)
-        )
-    elif isinstance(leaf, dict):
-        leaf = _read_zarr(leaf, folder)
+def _read(name, leaf, shape, folder):
+    """The array that a leaf is or describes; it must have `shape`, as `_shape`'s."""
+    try:
+        if isinstance(leaf, dict) and _CHUNKED in leaf:
+            chunks = leaf["chunks"]
+            parts = [chunks[str(i)].ravel() for i in range(len(chunks))]
+            leaf = np.concatenate(parts).reshape(shape)
+        elif isinstance(leaf, dict):
+            leaf = _read_zarr(leaf, folder)
+        if leaf.shape != shape:
+            raise ValueError(f"its shape is {leaf.shape}, expected: {shape}")
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        reason = "it has no " * isinstance(error, KeyError) + first_line(error)
+        raise UserError(f"{name} cannot be read: {reason}. Copy it anew.") from error
     # T5X's version 2 had no other way to write bfloat16.
     return leaf.view(ml_dtypes.bfloat16) if leaf.dtype == np.uint16 else leaf
 
@@ -119,10 +130,10 @@ def _read_zarr(spec, folder):
     path = os.path.join(folder, name)
     if spec["driver"] != "zarr" or not name or ".." in name.split("/"):
         raise UserError(f"Not an array of a checkpoint of T5X: {spec}.")
-    try:
-        array = tensorstore.open(
-            {"driver": "zarr", "kvstore": {"driver": "file", "path": path}}, read=True
-        ).result()
-        return array.read().result()
-    except ValueError as error:
-        raise UserError(f"{path} cannot be read as a zarr array: {error}") from error
+    # A file of zarr's that is missing would be read as zeros.
+    array = {
+        "driver": "zarr",
+        "kvstore": {"driver": "file", "path": path},
+        "fill_missing_data_reads": False,
+    }
+    return tensorstore.open(array, read=True).result().read().result()

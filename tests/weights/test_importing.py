@@ -211,6 +211,51 @@ def test_t5x(tmp_path, kind):
     assert run.step == 0 and "T5X" in repr(run)
 
 
+_SPEC = {"driver": "zarr", "kvstore": {"path": "a"}}
+
+
+@pytest.mark.parametrize(
+    "leaf, words",
+    [
+        (_SPEC, "checkpoint holds .*'zarr'.* where an array was expected"),
+        (_SPEC | {"metadata": {"shape": "abc"}}, "where an array was expected"),
+        ({"driver": "zarr", "metadata": {"shape": [8, 10]}}, "it has no 'kvstore'"),
+        ({"__msgpack_chunked_array__": True}, "where an array was expected"),
+        (
+            {"__msgpack_chunked_array__": True, "shape": {"0": 8, "1": 10}},
+            "it has no 'chunks'",
+        ),
+        (
+            {
+                "__msgpack_chunked_array__": True,
+                "shape": {"0": 8, "1": 10},
+                "chunks": {"0": published.flax_array(np.ones(79, "float32"))},
+            },
+            "cannot reshape",
+        ),
+    ],
+)
+def test_a_damaged_array_of_t5x_is_one_line(tmp_path, leaf, words):
+    def write(name, array):
+        is_it = name == "encoder/layers_1/mlp/wi_0/kernel"
+        return leaf if is_it else published.flax_array(array)
+
+    published.write_t5x(tmp_path / "checkpoint", WEIGHTS, write)
+    message = _error(tmp_path, tmp_path)
+    assert re.search(words, message)
+    assert "\n" not in message
+
+
+def test_a_lost_file_of_zarr_is_not_zeros(tmp_path):
+    """TensorStore's default reads a chunk without a file as zeros."""
+    write = functools.partial(published.write_zarr, tmp_path)
+    published.write_t5x(tmp_path / "checkpoint", WEIGHTS, write)
+    (tmp_path / "target.encoder.layers_1.mlp.wi_0.kernel" / "0.0").unlink()
+    message = _error(tmp_path, tmp_path)
+    assert message.startswith("encoder/layers_1/mlp/wi_0/kernel cannot be read: ")
+    assert "is missing" in message
+
+
 @pytest.mark.real_data
 def test_the_real_file_of_t5x(tmp_path, real_data_dir):
     path = real_data_dir / "t5x_tiny" / "test_t5_tiny.checkpoint_0"

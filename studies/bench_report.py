@@ -89,8 +89,8 @@ def join(words):
     return words[0] if len(set(words)) == 1 else "undecided"
 
 
-def sentence(claim, lines):
-    """A claim in Markdown: its verdict, and the differences that decide."""
+def item(claim, lines):
+    """A claim in Markdown: its verdict, and a line for each difference that decides."""
     text = f"{claim.text} ({claim.source})"
     if not claim.pairs:
         return f"- **Not testable at this size**: {text}. Here {claim.why_not}."
@@ -113,7 +113,8 @@ def sentence(claim, lines):
     word = join(words)
     if word != "open" and fewest < SEEDS:
         word += f", so far, by {fewest} seeds"
-    return f"- **{word.capitalize()}**: {text}. {'; '.join(seen) or 'No runs'}."
+    tests = "".join(f"\n    - {each}" for each in seen) or " No runs."
+    return f"- **{word.capitalize()}**: {text}.{tests}"
 
 
 def progress(lines, cells):
@@ -154,7 +155,7 @@ def page(lines, cells):
                 if len(found) > 1:
                     write_contest(found, "flops_per_row", title, "markdown", file)
     file.write("\n## Claims of the papers\n\n")
-    file.write("\n".join(sentence(claim, lines) for claim in CLAIMS) + "\n")
+    file.write("\n".join(item(claim, lines) for claim in CLAIMS) + "\n")
     return file.getvalue()
 
 

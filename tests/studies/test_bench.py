@@ -78,24 +78,26 @@ def test_tests_of_a_claim_have_to_agree():
     assert bench_report.join(["supported", "open"]) == "open"
 
 
-def test_sentences():
+def test_items_of_claims():
     claim = Claim("gMLP is better", "a paper", [("mlm", "gmlp", REFERENCE)])
     lines = made_up(GOOD)
-    assert bench_report.sentence(claim, lines) == (
-        "- **Supported**: gMLP is better (a paper). mlm, gmlp less attention at equal "
-        "parameters: -0.100 (-0.100 to -0.100); mlm, gmlp less attention at equal "
-        "FLOPs: -0.167 (-0.200 to -0.100)."
+    assert bench_report.item(claim, lines) == (
+        "- **Supported**: gMLP is better (a paper).\n"
+        "    - mlm, gmlp less attention at equal parameters: -0.100 (-0.100 to "
+        "-0.100)\n"
+        "    - mlm, gmlp less attention at equal FLOPs: -0.167 (-0.200 to -0.100)"
     )
     two = {cell: line for cell, line in lines.items() if cell.seed < 2}
-    assert "**Supported, so far, by 2 seeds**" in bench_report.sentence(claim, two)
+    assert "**Supported, so far, by 2 seeds**" in bench_report.item(claim, two)
     one = {cell: line for cell, line in lines.items() if cell.seed < 1}
-    assert bench_report.sentence(claim, one) == (
-        "- **Open**: gMLP is better (a paper). mlm, gmlp less attention at equal "
-        "parameters: -0.100; mlm, gmlp less attention at equal FLOPs: -0.200."
+    assert bench_report.item(claim, one) == (
+        "- **Open**: gMLP is better (a paper).\n"
+        "    - mlm, gmlp less attention at equal parameters: -0.100\n"
+        "    - mlm, gmlp less attention at equal FLOPs: -0.200"
     )
-    assert bench_report.sentence(claim, {}).endswith("No runs.")
+    assert bench_report.item(claim, {}).endswith("No runs.")
     untested = Claim("Cows fly", "a tale", why_not="there are no cows")
-    assert bench_report.sentence(untested, {}) == (
+    assert bench_report.item(untested, {}) == (
         "- **Not testable at this size**: Cows fly (a tale). Here there are no cows."
     )
 

@@ -133,6 +133,8 @@ class _Decompressed(io.RawIOBase):
     def __init__(self, path, inner):
         self._path, self._inner, self._read = path, inner, 0
         size = tf.io.gfile.stat(path).length
+        if not size:  # No compressed file is; a copy that failed leaves one.
+            raise UserError(f"{path} cannot be decompressed: it has no bytes.")
         self._most = max(_LARGER * size, _AT_LEAST)
 
     def readable(self):

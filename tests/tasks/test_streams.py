@@ -272,6 +272,8 @@ def test_a_column_that_comes_late(tmp_path, caplog):
             "b.csv.gz cannot be de",
         ),
         ("b.csv.zst", b"no zstd", "b.csv.zst cannot be decompressed"),
+        ("b.csv.zst", b"", "b.csv.zst cannot be decompressed: it has no bytes"),
+        ("b.csv.gz", b"", "b.csv.gz cannot be decompressed: it has no bytes"),
         ("b.parquet", b"PAR1 no", "b.parquet' is not the Parquet"),
         ("b.tfrecord", b"no record at all", "b.tfrecord' holds no records"),
         ("b.tar", b"", "b.tar' is a tar archive, as WebDataset's. tf.data reads none"),
@@ -286,6 +288,23 @@ def test_a_shard_that_does_not_fit_is_named(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
         read(task({"train": tmp_path / f"*.{kind}*"}))
+
+
+@pytest.mark.parametrize("name", ["a.tfrecord", "a.tfrecord.gz"])
+def test_records_that_are_cut_are_named(tmp_path, name, capfd):
+    """TensorFlow takes a cut for the end, in .gz and in a record's first bytes."""
+    path = tmp_path / name
+    write(path, ROWS[:9])
+    whole = path.read_bytes()
+    record = len(whole) // 9  # all have the same size
+    between = range(0, len(whole), record) if name == "a.tfrecord" else ()
+    for cut in {*range(len(whole))} - {*between}:
+        path.write_bytes(whole[:cut])
+        with pytest.raises(UserError, match=name):
+            TableFile(str(path)).count()
+    path.write_bytes(whole)
+    assert TableFile(str(path)).count() == 9
+    assert "deprecated" not in capfd.readouterr().err
 
 
 def test_a_file_that_grows_while_it_is_read(tmp_path, monkeypatch):

@@ -331,6 +331,7 @@ def answer_rows(options, settings, kind, columns, load):
         for own in [getattr(options, name, None)]
         if hasattr(options, name)
     ]
+    read = {name: of_task[name] for name in ("header", "columns") if name in of_task}
     asked = {"model_dir": options.model_dir, "step": options.step}
     asked |= {"on_long": options.on_long, "scores": "scores" in columns}
     asked["configuration"] = _digest(settings.text(defaults=False))
@@ -341,7 +342,7 @@ def answer_rows(options, settings, kind, columns, load):
         RunLock(output, does="answers rows", option="--output"),
     ):
         job = TableJob(
-            locate(options.input), output, templates, kind, rows, asked, columns
+            locate(options.input), output, templates, kind, rows, asked, columns, read
         )
         from remixer_tf.serving.beam_rows import answer_parts
 

@@ -33,6 +33,7 @@ from remixer_tf.tasks.table_files import (
     Line,
     TableFile,
     describe_columns,
+    format_of,
     lines_of,
     shards_of,
 )
@@ -74,6 +75,8 @@ class TableJob:
         rows: int, records in a part.
         asked: dictionary of what else the answers depend on, for JSON.
         columns: names of the answers' columns, which the table may not have.
+        read: dictionary, arguments of `TableFile` for .tsv and .csv files: `header` and
+            `columns`.
 
     Raises:
         FileNotFoundError: no file has such a name.
@@ -81,11 +84,13 @@ class TableJob:
             column.
     """
 
-    def __init__(self, input, output, templates, kind, rows, asked, columns=()):
+    def __init__(
+        self, input, output, templates, kind, rows, asked, columns=(), read=None
+    ):
         self.output, self.templates, self.kind = output, templates, kind
-        self._columns = columns
+        self._columns, self._read = columns, read or {}
         files = shards_of(input)
-        asked = {"templates": templates, "rows": rows, **asked}
+        asked = {"templates": templates, "rows": rows, "read": self._read, **asked}
         before = self._saved(asked)
         plan = {"asked": asked, "files": self._describe(files, before)}
         self._compare(before, plan["files"])
@@ -141,7 +146,7 @@ class TableJob:
                 if state.items() <= before.get(path, {}).items():
                     found[path] = before[path]
                     continue
-                file = open_rows(path, self.templates)
+                file = open_rows(path, self.templates, self._read)
                 found[path] = state | {"records": file.count()}
                 names, place = file.first_columns()
             except UserError as error:
@@ -234,7 +239,7 @@ class TableJob:
             try:
                 if records is None:
                     self._check_state(part.path)
-                    file = open_rows(part.path, self.templates)
+                    file = open_rows(part.path, self.templates, self._read)
                     records, place = file.records(part.first), part.first
                 for _ in itertools.islice(records, part.first - place):
                     pass  # parts between them that are done
@@ -352,11 +357,11 @@ def _short_names(paths):
     return names
 
 
-def open_rows(path, templates):
-    """Opens a file of rows, a `TableFile` or the like."""
+def open_rows(path, templates, read):
+    """Opens a file of rows, a `TableFile` or the like, see `TableJob`."""
     if plain_name(path).endswith(".txt"):
         return _TextLines(path, ["inputs", "targets"][: len(templates)])
-    return TableFile(path)
+    return TableFile(path, **read if format_of(path) in (".tsv", ".csv") else {})
 
 
 class _TextLines:

@@ -132,6 +132,18 @@ def test_lines_of_text(tmp_path):
     assert [x["outputs"] for x in lines(tmp_path)] == ["ONE|TWO"]
 
 
+def test_a_table_without_a_line_of_names(tmp_path):
+    (tmp_path / "a.tsv").write_text("1\tx\n2\ty\n")
+    for columns, name in ((None, "0"), (["n", "b"], "n")):
+        named = str(tmp_path / "a.tsv"), str(tmp_path / "out"), [f"ask {{{name}}}"]
+        read = {"header": False, "columns": columns}
+        asked = TableJob(*named, "answers", 4, {}, ["outputs"], read)
+        assert finished(asked)["answers"] == 2
+        row = {"key": "a.tsv:1", name: "1", "b" if columns else "1": "x"}
+        assert lines(tmp_path)[0] == row | {"outputs": "ASK 1"}
+        shutil.rmtree(tmp_path / "out")
+
+
 def test_a_damaged_file_is_named_and_the_rest_is_done(tmp_path):
     tables(tmp_path)
     whole = gzip.compress(b"n,b\n1,2\n" * 50)

@@ -117,7 +117,8 @@ def _last_error(file):
 def _ended_workers():
     """Yields a list of errors of worker processes; the first interrupts the block.
 
-    The DirectRunner raises them in threads of its own, and waits forever.
+    The DirectRunner raises them in threads of its own, and waits forever. A command
+    that a script starts with & ignores SIGINT, so SIGUSR1 interrupts.
     """
     import grpc  # late: of Beam's
 
@@ -134,27 +135,34 @@ def _ended_workers():
         elif not ended:
             ended.append(str(arguments.exc_value).lower())
             _end_workers(os.getpid())
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
 
+    of_signal = signal.signal(signal.SIGUSR1, signal.default_int_handler)
     threading.excepthook = hook
     try:
         yield ended
     finally:
         if not ended:  # Else Beam's threads repeat the same error later.
             threading.excepthook = before
+        signal.signal(signal.SIGUSR1, of_signal)
 
 
 def _end_workers(process):
     """Ends all workers below a process: the runner would wait for them at the end."""
     for path in glob.glob(f"/proc/{process}/task/*/children"):
-        with contextlib.suppress(OSError):  # It has ended.
-            for child in pathlib.Path(path).read_text().split():
-                _end_workers(child)
-                if (
-                    "sdk_worker_main"
-                    in pathlib.Path(f"/proc/{child}/cmdline").read_text()
-                ):
+        for child in _text(path).split():
+            _end_workers(child)
+            if "sdk_worker_main" in _text(f"/proc/{child}/cmdline"):
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(int(child), signal.SIGKILL)
+
+
+def _text(path):
+    """Returns the text of a file of /proc; none if its process has ended."""
+    try:
+        return pathlib.Path(path).read_text()
+    except OSError:
+        return ""
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Options and errors of Apache Beam's pipelines."""
 
 import os
+import signal
 import sys
 
 import pytest
@@ -86,13 +87,23 @@ def _ends(number):
     os._exit(number)
 
 
+@pytest.fixture
+def without_interrupts():
+    """As a shell starts the commands of a script that end in &."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.slow
 @pytest.mark.slower
 @pytest.mark.parametrize(
     "step, message",
     [(_fails, r"^the row 3 is bad\.$"), (_ends, "^counting failed: .* return code 3")],
 )
-def test_workers_of_this_machine_write_no_traceback(step, message, capfd):
+def test_workers_of_this_machine_write_no_traceback(
+    step, message, capfd, without_interrupts
+):
     beam = pytest.importorskip("apache_beam")
     with (
         pytest.raises(UserError, match=message),

@@ -187,9 +187,33 @@ def test_a_run_that_fails_is_named_and_others_go_on(stand_in, capsys):
     failed, _ = (line["message"] for line in lines if line["level"] == "warning")
     assert failed.startswith("RATE=bad,seed=0")
     assert "failed with exit code 1: error: bad does not train. (" in failed
-    assert "3.5 ± 0.71 at 10" in shown.out and "bad" not in shown.out.split("metric")[1]
+    assert "3.5 ± 0.71 at 10" in shown.out
     error = json.loads(shown.err.splitlines()[-1])
     assert error["message"].startswith("2 of 4 runs failed: RATE=bad,seed=0")
+
+
+@pytest.mark.parametrize(
+    "metric, format, row",
+    [
+        ((), "csv", "missing,run,{name},{why}"),
+        ((), "markdown", "- {name}: {why}"),
+        (("--metric=toy/dev/loss",), "csv", "{name},0,,,,,,,,,"),
+        (("--metric=toy/dev/loss",), "text", "{name}: {why}"),
+    ],
+)
+def test_the_written_table_names_runs_that_failed(stand_in, metric, format, row):
+    options = f"--format={format}", "--output=table", "--seeds=2", *metric
+    evaluations = "--gin.train.evaluations=[@LossEvaluation()]"
+    with pytest.raises(SystemExit):
+        sweep(stand_in, "--grid=RATE=['bad', 3]", evaluations, *options)
+    shown = (stand_in.parent / "table").read_text()
+    for seed in range(2):
+        name = f"RATE=bad,seed={seed}"
+        why = f"failed with exit code 1: error: bad does not train. ({stand_in}/{name}/"
+        if format == "csv":
+            name = f'"{name}"'
+            why = f'"{why}' if "," in why else why
+        assert row.format(name=name, why=why) in shown
 
 
 def test_ctrl_c_saves_the_runs_and_the_next_sweep_resumes(stand_in):

@@ -9,6 +9,7 @@ import math
 import os
 import re
 import statistics
+from types import MappingProxyType
 from typing import NamedTuple
 
 from remixer_tf.checkpoints.versions import check_run_version
@@ -285,11 +286,13 @@ def last_and_best(name, values):
     return (max(values), values[max(values)]), (best, values[best])
 
 
-def write_comparison(runs, groups, format, file):
+def write_comparison(runs, groups, format, file, failed=MappingProxyType({})):
     """Writes a column for each group of runs.
 
     `runs` is {folder: what `read_run` gives}, and `groups` {title: list of folders}. A
-    group of several runs has means and standard deviations, see `average`.
+    group of several runs has means and standard deviations, see `average`. `failed` is
+    {name: why} of runs that are in no column: a line for each, in CSV a row of the
+    section "missing".
 
     "text" and "markdown" have tables of numbers, of metrics and of differences in gin,
     and lines about missing files. "csv" is one table with the columns section, name,
@@ -309,6 +312,7 @@ def write_comparison(runs, groups, format, file):
             if len(folders) > 1:
                 rows.append(("run", "seeds", title, len(folders)))
                 rows += _spread_rows(title, [runs[folder] for folder in folders])
+        rows += [("missing", "run", name, why) for name, why in failed.items()]
         rows = [[section, _name(name), *others] for section, name, *others in rows]
         write_table(file, format, "", ["section", "name", "run", "value"], rows)
         return
@@ -350,13 +354,19 @@ def write_comparison(runs, groups, format, file):
         write_table(file, format, title, header, rows, labels=len(header))
     elif sum(_has_gin(found) for found in columns.values()) > 1:
         file.write("\nNothing differs in gin.\n")
-    bullet = "- " if format == "markdown" else ""
-    lines = [
-        f"{bullet}{title}: {name}: {why}\n"
+    missing = [
+        (f"{title}: {name}", why)
         for title, found in columns.items()
         for (section, name), why in found.items()
         if section == "missing"
     ]
+    write_missing(dict(missing) | dict(failed), format, file)
+
+
+def write_missing(found, format, file):
+    """Writes {name: why} below a table, in a line each."""
+    bullet = "- " if format == "markdown" else ""
+    lines = [f"{bullet}{name}: {why}\n" for name, why in found.items()]
     file.write("".join(["\n"] * bool(lines) + lines))
 
 

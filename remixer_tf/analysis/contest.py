@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from remixer_tf import console
-from remixer_tf.analysis.comparison import SHOWN, seed_of, spread
+from remixer_tf.analysis.comparison import SHOWN, seed_of, spread, write_missing
 from remixer_tf.errors import StorageError, UserError, nearest, shorten
 from remixer_tf.evaluation.results import with_unit
 from remixer_tf.tables import write_table
@@ -192,8 +192,12 @@ def _range(steps):
     return " to ".join(str(step) for step in dict.fromkeys((*steps[:1], *steps[-1:])))
 
 
-def write_contest(found, cost, metric, format, file):
-    """Writes a table of `contestants`, differences being from the first."""
+def write_contest(found, cost, metric, format, file, failed=MappingProxyType({})):
+    """Writes a table of `contestants`, differences being from the first.
+
+    `failed` is {name: why} of runs that are in no row: a line for each, in CSV a row of
+    0 seeds.
+    """
     first = found[0]
     rows = [_summary(x, first) | {cost: x.flops} | x.others for x in found]
     others = [f"rest_{cost}", *_MEASURED]
@@ -205,7 +209,9 @@ def write_contest(found, cost, metric, format, file):
             pair = name.endswith("interval")
             header += [f"{name}_low", f"{name}_high"] if pair else [name]
         cells = [[_csv(row.get(name), name) for name in names] for row in rows]
-        write_table(file, format, "", header, [sum(row, []) for row in cells])
+        cells = [sum(row, []) for row in cells]
+        cells += [[name, 0, *[""] * (len(header) - 2)] for name in failed]
+        write_table(file, format, "", header, cells)
         return
     known = _HEADER | {name: SHOWN[name][0] for name in _MEASURED}
     header = [known.get(name, name.replace("_", " ")) for name in names]
@@ -213,6 +219,7 @@ def write_contest(found, cost, metric, format, file):
     title = f"{metric}: differences are from {first.title}"
     cells = [[_text(row.get(name), name) for name in names] for row in rows]
     write_table(file, format, title, header, cells)
+    write_missing(failed, format, file)
 
 
 def _csv(value, name):

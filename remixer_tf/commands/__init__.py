@@ -17,6 +17,7 @@ import sys
 import sysconfig
 import threading
 import traceback
+from types import MappingProxyType
 
 from remixer_tf import console
 from remixer_tf.errors import UserError, nearest, printable, quoted, too_old
@@ -417,20 +418,20 @@ def check_contest(options):
         )
 
 
-def write_runs(runs, groups, options, file):
+def write_runs(runs, groups, options, file, failed=MappingProxyType({})):
     """Writes the tables of runs that `compare` and `sweep` print.
 
-    `runs`, `groups` and `file`: see `remixer_tf.analysis.comparison.write_comparison`.
+    The arguments are those of `remixer_tf.analysis.comparison.write_comparison`.
     """
     from remixer_tf.analysis import comparison, contest
 
     if not options.metric:
-        comparison.write_comparison(runs, groups, options.format, file)
+        comparison.write_comparison(runs, groups, options.format, file, failed)
         return
     found = contest.contestants(runs, groups, options.metric)
     if options.plot:
         contest.draw_contest(*found, options.metric, options.plot)
-    contest.write_contest(*found, options.metric, options.format, file)
+    contest.write_contest(*found, options.metric, options.format, file, failed)
 
 
 def sizes(text):

@@ -78,7 +78,7 @@ def run(options):
     failed = _train_all(runs, options.at_once)
     ended = [run for run in runs if run not in failed]
     if ended:
-        _write_table(ended, options)
+        _write_table(ended, failed, options)
     if failed:
         names = ", ".join(os.path.basename(run.folder) for run in failed)
         console.say(
@@ -224,7 +224,7 @@ def _folder_name(text):
 
 
 def _train_all(runs, at_once):
-    """Trains the runs that have not ended, and returns those that failed."""
+    """Trains the runs that have not ended; returns {run: why} of those that failed."""
     from remixer_tf.checkpoints.whole_folder import write_json
     from remixer_tf.training.progress import format_seconds
     from remixer_tf.training.stop_signal import StopSignal
@@ -233,7 +233,7 @@ def _train_all(runs, at_once):
     waiting = collections.deque(run for run in runs if not _has_ended(run))
     if len(waiting) < len(runs):
         console.say(f"{len(runs) - len(waiting)} of {len(runs)} runs have ended before")
-    live, failed = {}, []  # live: {folder: (run, process, start)}
+    live, failed = {}, {}  # live: {folder: (run, process, start)}
     with StopSignal():
         try:
             while waiting or live:
@@ -248,8 +248,8 @@ def _train_all(runs, at_once):
                         continue
                     del live[run.folder]
                     if process.returncode:
-                        failed.append(run)
-                        console.say(_why(run, process.returncode), "warning")
+                        failed[run] = _why(run, process.returncode)
+                        console.say(f"{names[run.folder]}: {failed[run]}", "warning")
                         continue
                     write_json(os.path.join(run.folder, _ENDED), run.arguments)
                     seconds = format_seconds(time.monotonic() - start)
@@ -285,8 +285,7 @@ def _why(run, code):
             *_, last = ["", *filter(None, map(str.strip, log))]
     except OSError as error:
         last = error.strerror
-    name = os.path.basename(run.folder)
-    return f"{name}: failed with exit code {code}: {last} ({path})"
+    return f"failed with exit code {code}: {last} ({path})"
 
 
 def _has_ended(run):
@@ -300,7 +299,7 @@ def _has_ended(run):
         return False
 
 
-def _write_table(runs, options):
+def _write_table(runs, failed, options):
     configuration.load_tensorflow()
     from remixer_tf.analysis.comparison import read_run, title_of_seeds
     from remixer_tf.serving.lines import open_text_output
@@ -314,5 +313,6 @@ def _write_table(runs, options):
     }
     read = configuration.read_bindings
     found = {run.folder: read_run(run.folder, read) for run in runs}
+    failed = {os.path.basename(run.folder): why for run, why in failed.items()}
     with open_text_output(options.output) as output:
-        write_runs(found, groups, options, output)
+        write_runs(found, groups, options, output, failed)

@@ -33,7 +33,7 @@ from remixer_tf.layers import (
 )
 from remixer_tf.serving import converted, litert, onnx_runtime
 from remixer_tf.serving.token_graph import TokenGraph
-from tests.configuration.test_mixers import MIXERS
+from tests.configuration.test_mixers import FOR_ENCODERS, MIXERS
 from tests.configuration.test_mixers import tiny as tiny_mixing
 from tests.models.tiny import VOCAB_SIZE, tiny_decoder, tiny_model
 from tests.settings import part_of, value_of
@@ -186,22 +186,18 @@ def test_beams(runtime, kind, tmp_path):
     check_search(runtime, graph, tmp_path)
 
 
-# What FNet's transform needs, neither runtime has.
-MIXERS_OF_FILES = [
-    x for x in sorted(y.stem for y in MIXERS.glob("*.gin")) if x != "fnet"
-]
-
-
 @pytest.mark.slower
 @pytest.mark.usefixtures("clear_gin")
-@pytest.mark.parametrize("mixer", MIXERS_OF_FILES)
+@pytest.mark.parametrize("mixer", sorted(x.stem for x in MIXERS.glob("*.gin")))
 @RUNTIMES
 def test_each_mixer(runtime, mixer, tmp_path):
     bindings = {
-        "hyper_mixer": ["DECODER_MIXER = @SelfAttention"],  # It is for encoders.
+        "fnet": ["FourierMixing.method = 'matmul'"],
         "tnn": ["ToeplitzUnit.method = 'matmul'"],
-    }
-    settings = tiny_mixing(mixer, "mixing_seq2seq", *bindings.get(mixer, ()))
+    }.get(mixer, [])
+    if mixer in FOR_ENCODERS:
+        bindings = [*bindings, "DECODER_MIXER = @SelfAttention"]
+    settings = tiny_mixing(mixer, "mixing_seq2seq", *bindings)
     model = value_of(settings, "Run.model")()
     model.build()
     check_search(runtime, token_graph(model), tmp_path)
@@ -544,6 +540,19 @@ def test_a_file_that_answers_otherwise_is_not_kept(
     assert sorted(os.listdir(folder)) == files
     with pytest.raises(ValueError, match="the weights take 3.0 GB"):
         converted.export_tokens(fake_graph(3e9), task, "fake", folder + "0")
+
+
+def test_a_transform_that_a_format_lacks_has_another_way(tmp_path, monkeypatch):
+    def convert(module, traced, path):
+        raise configuration.UserError("LiteRT cannot compute tf.IRFFT.")
+
+    runtime = fake_runtime(same)
+    runtime.convert = convert
+    monkeypatch.setitem(converted.RUNTIMES, "fake", runtime)
+    feature = seqio.Feature(seqio.ByteVocabulary())
+    task = types.SimpleNamespace(output_features={"targets": feature})
+    with pytest.raises(ValueError, match="tf.IRFFT.*'matmul' as Fourier"):
+        converted.export_tokens(fake_graph(), task, "fake", str(tmp_path / "1"))
 
 
 @RUNTIMES

@@ -11,6 +11,7 @@ from remixer_tf.analysis.observe import locate
 from remixer_tf.layers import MixingFacts, Sublayer
 
 _SHOWN_ROWS = 5
+_COLUMNS = 6  # of a figure; a sparse gate has a matrix for each of many heads
 
 
 _WHOLE = {"integer": True, "min_n_ticks": 1}  # of axes of positions
@@ -204,19 +205,29 @@ def _row_images(matrix, side):
 
 
 def _draw_grid(title, rows):
-    """Draws a row for each layer and a column for each title."""
-    columns = list(dict.fromkeys(name for row in rows.values() for name in row))
+    """Draws a row for each layer and a column for each title.
+
+    Where there are more than `_COLUMNS` titles, a layer's panels fill rows of so many.
+    """
+    titles = list(dict.fromkeys(name for row in rows.values() for name in row))
+    width = min(len(titles), _COLUMNS)
+    lines = []
+    for index, row in rows.items():
+        names = titles if width == len(titles) else list(row)
+        lines += [
+            (index, row, names[i : i + width]) for i in range(0, len(names), width)
+        ]
     panels = [panel for row in rows.values() for panel in row.values()]
     tokens = [len(p.x or ()) for p in panels if isinstance(p, Map)]
     size = max(2.6, 0.16 * max(tokens, default=0))  # inches; labels have to fit
     figure = Figure(
-        figsize=((size + 1.3) * len(columns), (size + 0.4) * len(rows) + 0.6),
+        figsize=((size + 1.3) * width, (size + 0.4) * len(lines) + 0.6),
         layout="constrained",
     )
     figure.suptitle(title)
-    grid = figure.subplots(len(rows), len(columns), squeeze=False)
-    for (index, row), axes in zip(rows.items(), grid, strict=True):
-        for name, axis in zip(columns, axes, strict=True):
+    grid = figure.subplots(len(lines), width, squeeze=False)
+    for (index, row, names), axes in zip(lines, grid, strict=True):
+        for name, axis in itertools.zip_longest(names, axes):
             if name not in row:
                 axis.axis("off")
                 continue

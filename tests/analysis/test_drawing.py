@@ -257,6 +257,21 @@ def test_rows_of_spatial_gates_as_images(pool):
             np.testing.assert_allclose(image, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("heads, shape", [(5, (1, 6)), (13, (3, 6))])
+def test_many_heads_fill_rows_of_six(heads, shape):
+    """Each head has a panel, and head 0 one with curves."""
+    layer = LengthMixing(heads, max_length=4)
+    layer.build((None, 4, heads))
+    matrices = np.arange(heads)[:, None, None] - np.ones((4, 4))
+    figures = draw_models({"": ([(layer, "mixing", matrices)], None)}, "heads")
+    (figure,) = figures.values()
+    panels = [axis for axis in figure.axes if axis.get_title()]
+    assert panels[0].get_subplotspec().get_gridspec().get_geometry() == shape
+    assert len(panels) == heads + 1
+    for head, image in enumerate(images_of(figure).values()):
+        np.testing.assert_array_equal(image, matrices[head])
+
+
 def test_text_attention_has_its_tokens_on_the_axes():
     model = tiny_model("t5_1_1")
     one = {key: value[1:2] for key, value in tiny_batch().items()}

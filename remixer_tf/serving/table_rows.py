@@ -202,11 +202,31 @@ class TableJob:
         return {*tf.io.gfile.listdir(place)} if tf.io.gfile.isdir(place) else set()
 
     def missing(self):
-        """Returns the parts that are not done, a list."""
-        if tf.io.gfile.exists(self._path(_SUMMARY)):
-            return []
-        done = self._of_parts()
-        return [x for x in self.parts if f"{x.name}.json" not in done]
+        """Returns the parts that are not done, a list.
+
+        Raises a ValueError if the folder lacks files that its summary counts.
+        """
+        if not tf.io.gfile.exists(self._path(_SUMMARY)):
+            return self._undone(self.parts)
+        if lost := self._without_answers(self.parts):
+            names = [self._answers(part) for part in lost]
+            raise UserError(
+                f"{self.output} lacks {shorten(names)}, which its {_SUMMARY} counts. "
+                "Copy the files there again, or remove the folder and start the same "
+                "command again."
+            )
+        return []
+
+    def _answers(self, part):
+        return f"{self.kind}-{part.name}.jsonl"
+
+    def _without_answers(self, parts):
+        there = {*tf.io.gfile.listdir(self.output)}
+        return [part for part in parts if self._answers(part) not in there]
+
+    def _undone(self, parts):
+        done, lost = self._of_parts(), {*self._without_answers(parts)}
+        return [x for x in parts if f"{x.name}.json" not in done or x in lost]
 
     def stretches(self):
         """Returns the missing parts as lists of some that follow each other in a file.
@@ -232,8 +252,7 @@ class TableJob:
                 returns a list of dictionaries, the columns of the answers, and a list
                 of whether an input was too long. Or a str for a row, why it is bad.
         """
-        done = self._of_parts()
-        parts = [x for x in parts if f"{x.name}.json" not in done]
+        parts = self._undone(parts)
         records, place = None, 0
         for number, part in enumerate(parts):
             try:
@@ -285,7 +304,7 @@ class TableJob:
 
     def _write_part(self, part, bad, lines, trimmed):
         self._write_lines(self._path(_PARTS, f"{part.name}.bad"), bad)
-        self._write_lines(self._path(f"{self.kind}-{part.name}.jsonl"), lines)
+        self._write_lines(self._path(self._answers(part)), lines)
         done = {"answers": len(lines), "bad": len(bad), "trimmed": trimmed}
         write_json(self._path(_PARTS, f"{part.name}.json"), done)
 

@@ -83,6 +83,18 @@ def test_what_is_done_is_not_done_again(tmp_path):
     assert finished(second)["answers"] == 13
 
 
+def test_answers_that_were_removed_are_not_counted_as_there(tmp_path):
+    tables(tmp_path)
+    first, removed = job(tmp_path), tmp_path / "out" / "answers-00000-00001.jsonl"
+    first.write(first.parts[:2], upper)
+    removed.unlink()
+    assert job(tmp_path).missing() == first.parts[1:]
+    assert finished(job(tmp_path))["answers"] == len(lines(tmp_path)) == 13
+    removed.unlink()
+    with pytest.raises(UserError, match="out lacks answers-00000-00001.jsonl, which"):
+        finished(job(tmp_path))
+
+
 def test_bad_rows_have_a_file_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(table_files, "_FIRST_ROWS", 3)
     rows = [{"n": 1}, {"m": 2}, [], {"n": 3, "outputs": 4}, {"n": None}, {"n": "long"}]

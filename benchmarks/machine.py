@@ -64,9 +64,9 @@ def describe(python=None):
         found |= versions(OTHERS, python)
     return (
         f"{len(os.sched_getaffinity(0))} cores of an {about['model name']} "
-        f"({', '.join(kinds) or 'AVX2 alone'}), {memory:.0f} GB, load "
-        f"{os.getloadavg()[0]:.1f}, {datetime.date.today()}. NumPy multiplies float32 "
-        f"matrices at {product_rate() / 1e9:.0f} GFLOP/s, and reads memory at "
+        f"({', '.join(kinds) or 'AVX2 alone'}), {memory:.0f} GB, "
+        f"{datetime.date.today()}. NumPy multiplies float32 matrices at "
+        f"{product_rate() / 1e9:.0f} GFLOP/s, and reads memory at "
         f"{read_rate() / 1e9:.0f} GB/s.\n"
         + ", ".join(f"{name} {version}" for name, version in found.items())
     )

@@ -29,8 +29,10 @@ from remixer_tf import configuration
 from remixer_tf.models import EncoderDecoder
 
 MOST = 12  # kinds that are printed
-# Events that hold others.
-OUTER = re.compile(r"Execut|Process|Run|__|^\$|<|[Ww]ait|Ready|profiler|array|Function")
+# Events of runtimes that hold others. Those of Python begin with "$".
+OUTER = re.compile(
+    r"Execut|Process|Run|__|<|[Ww]ait|Ready|profiler|array|Function|_loop"
+)
 
 
 def operations(call):
@@ -55,7 +57,7 @@ def operations(call):
         for event in (event for line in plane.lines for event in line.events):
             name = plane.event_metadata[event.metadata_id].name
             kind = re.sub(r"([._]\d+)+$", "", name.rpartition(":")[2])
-            if kind and not OUTER.search(kind):
+            if kind and name[0] != "$" and not OUTER.search(kind):
                 found[kind][0] += event.duration_ps / 1e12
                 found[kind][1] += 1
     return found

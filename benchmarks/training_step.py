@@ -8,8 +8,8 @@ divided by two. Each engine has a process. The processes of a model take turns, 
 a noisy machine disturbs them alike. The ratio is to TensorFlow without XLA, the default
 on CPUs. It is the median over the rounds. "First call" is the time from an empty
 process until two steps are done, imports and compiling included. "Share" is relative to
-the rate of JAX's float32 product of 1024 x 1024, measured once a model. On JAX glibc
-keeps freed memory, as the guide "From one CPU to a pod" advises.
+the rate of JAX's float32 product of 1024 x 1024, measured once a model. With JAX and
+torch glibc keeps freed memory, as the guide "From one CPU to a pod" advises.
 
 With `--anchors` transformers' T5 takes its turns beside t5_1_1_small in float32, with
 `torch.optim.Adafactor`: as it is, and compiled by `torch.compile`. PYTHON has both.
@@ -138,7 +138,7 @@ def print_rows(model, dtype, rounds, anchors):
         sizes = [str(n) for n in (BATCH, INPUTS, TARGETS, STEPS)]
         for name, kind in ANCHORS.items():
             command = [anchors, _ANCHOR, kind, *sizes]
-            start_all[name] = functools.partial(Worker, command)
+            start_all[name] = functools.partial(Worker, command, KEEP_MEMORY)
     workers, first = {}, {}
     for name, start_one in start_all.items():
         start = time.perf_counter()

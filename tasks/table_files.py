@@ -47,6 +47,7 @@ _FORMATS = {
 _OF_TEXT = (*_FORMATS[".tsv"], ".csv", *_FORMATS[".jsonl"])
 _BATCH = 1024  # rows of Parquet that are read at once
 _BLOCK = 2**20  # bytes
+_STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"  # of Arrow: a message of 0 bytes
 _FIRST_ROWS = 1_000  # of JSON lines and TFRecord, one of which has each column
 
 
@@ -269,10 +270,20 @@ class TableFile:
         with _arrow_errors(self.path, pyarrow):
             if self._format == ".arrow":
                 file = open_bytes(self.path)
-                if file.read(6) == b"ARROW1":  # else a stream, as Hugging Face's
+                start = file.read(6)
+                if start == b"ARROW1":  # else a stream, as Hugging Face's
                     file = pyarrow.ipc.open_file(file)
                     batches = map(file.get_batch, range(file.num_record_batches))
                     return batches, file.schema
+                # pyarrow takes a cut between batches for the end. Streams of before
+                # 2019 start and end otherwise.
+                if start.startswith(_STREAM_END[:4]):
+                    file.seek(-len(_STREAM_END), io.SEEK_END)
+                    if file.read() != _STREAM_END:
+                        raise UserError(
+                            f"{self.path} is damaged, or still being written: the end "
+                            "of its Arrow stream is missing."
+                        )
                 file.seek(0)
                 file = pyarrow.ipc.open_stream(file)
                 return file, file.schema

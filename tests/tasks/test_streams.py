@@ -62,14 +62,17 @@ def write(path, rows=ROWS):
                 file.write(example.SerializeToString())
     else:
         data = text_of(kind, rows).encode()
-        if path.suffix == ".gz":
-            data = gzip.compress(data[:5_000]) + gzip.compress(data[5_000:])
-        if path.suffix == ".zst":
+        if path.suffix in (".gz", ".zst"):
             parts = data[:5_000], data[5_000:]
-            data = b"".join(
-                pyarrow.Codec("zstd").compress(part, asbytes=True) for part in parts
-            )
+            data = b"".join(compress(part, path.suffix) for part in parts)
         path.write_bytes(data)
+
+
+def compress(data, end):
+    """One archive, .gz or .zst."""
+    if end == ".gz":
+        return gzip.compress(data)
+    return pyarrow.Codec("zstd").compress(data, asbytes=True)
 
 
 def task(files, **rows):
@@ -290,14 +293,22 @@ def test_a_shard_that_does_not_fit_is_named(tmp_path, name, content, message):
         read(task({"train": tmp_path / f"*.{kind}*"}))
 
 
-@pytest.mark.parametrize("name", ["a.tfrecord", "a.tfrecord.gz"])
+_CUT = ("tfrecord", "tfrecord.gz", "arrow", "parquet", "jsonl.gz", "jsonl.zst")
+
+
+@pytest.mark.parametrize("name", [f"a.{kind}" for kind in _CUT])
 def test_records_that_are_cut_are_named(tmp_path, name, capfd):
-    """TensorFlow takes a cut for the end, in .gz and in a record's first bytes."""
+    """TensorFlow takes a cut for the end, in .gz and in a record's first bytes.
+
+    So does pyarrow between the batches of an Arrow stream.
+    """
     path = tmp_path / name
     write(path, ROWS[:9])
     whole = path.read_bytes()
     record = len(whole) // 9  # all have the same size
     between = range(0, len(whole), record) if name == "a.tfrecord" else ()
+    if ".jsonl." in name:  # A second archive without rows follows.
+        between = [len(whole) - len(compress(b"", path.suffix))]
     for cut in {*range(len(whole))} - {*between}:
         path.write_bytes(whole[:cut])
         with pytest.raises(UserError, match=name):

@@ -112,7 +112,7 @@ def _read(name, leaf, shape, folder):
         elif isinstance(leaf, dict):
             leaf = _read_zarr(leaf, folder)
         if leaf.shape != shape:
-            raise ValueError(f"its shape is {leaf.shape}, expected: {shape}")
+            raise UserError(f"its shape is {leaf.shape}, expected: {shape}")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         reason = "it has no " * isinstance(error, KeyError) + first_line(error)
         raise UserError(f"{name} cannot be read: {reason}. Copy it anew.") from error

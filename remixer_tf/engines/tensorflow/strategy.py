@@ -163,24 +163,23 @@ def _read_tf_config(text):
             for i, address in enumerate(cluster.pop(job, ()))
         }
         if cluster:
-            raise ValueError(f"{', '.join(cluster)} in place of worker or chief")
+            raise UserError(f"{', '.join(cluster)} in place of worker or chief")
         if ("chief", 1) in addresses:
-            raise ValueError("two chiefs")
+            raise UserError("two chiefs")
         if len({*addresses.values()}) < len(addresses):
-            raise ValueError("two workers have one address")
+            raise UserError("two workers have one address")
         if task not in addresses:
-            raise ValueError(f"{task[0]} {task[1]} is not in the cluster")
+            raise UserError(f"{task[0]} {task[1]} is not in the cluster")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"TF_CONFIG is not valid ({error!r}): {text}. {expected}"
-        ) from None
+        why = error if isinstance(error, UserError) else repr(error)
+        raise UserError(f"TF_CONFIG is not valid ({why}): {text}. {expected}") from None
     return addresses, task
 
 
 def _host_and_port(address):
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not 0 < int(port) < 2**16:
-        raise ValueError(f"{address!r} is not HOST:PORT")
+        raise UserError(f"{address!r} is not HOST:PORT")
     return host.strip("[]"), int(port)
 
 

@@ -199,7 +199,7 @@ async def _choices(app, served, given):
                 "finish_reason": _reason(served, answer.get("tokens"), stopped),
             }
         )
-    return choices, _usage_of(answers)
+    return choices, _usage_of(answers, n)
 
 
 async def _token_scores(served, prompts, answers, echo):
@@ -260,11 +260,11 @@ def _usage(read, written):
     }
 
 
-def _usage_of(answers):
-    """The tokens of answers; None where an export does not say."""
+def _usage_of(answers, n):
+    """The tokens of n answers to each prompt; None where an export does not say."""
     if any("input_tokens" not in answer for answer in answers):
         return None
-    read = sum(answer["input_tokens"] for answer in answers)
+    read = sum(answer["input_tokens"] for answer in answers[::n])
     return _usage(read, sum(len(answer["tokens"]) for answer in answers))
 
 

@@ -43,7 +43,14 @@ def test_echo(client):
 
 
 def test_several_prompts_and_answers(client):
-    found = complete(client, prompt=["a", "b"], n=2, seed=5)["choices"]
+    whole = complete(client, prompt=["a", "b"], n=2, seed=5)
+    found, usage = whole["choices"], whole["usage"]
+    # A prompt is read once for all of its answers.
+    assert usage == {"prompt_tokens": 2, "completion_tokens": 8, "total_tokens": 10}
+    *_, last = events(
+        client, prompt=["a", "b"], n=2, seed=5, stream_options={"include_usage": True}
+    )
+    assert last["usage"] == usage
     assert [x["text"] for x in found] == ["A5", "A6", "B5", "B6"]
     assert [x["index"] for x in found] == [0, 1, 2, 3]
     texts = {x["text"] for x in complete(client, n=3)["choices"]}

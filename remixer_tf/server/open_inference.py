@@ -169,7 +169,7 @@ def _rows(signature, inputs, binary, limits):
             values = _of_json(name, kind, shape, tensor.get("data"))
         columns[name] = values if spec.shape else values.reshape(-1)
     if at != len(binary):
-        raise invalid("The tensors have fewer bytes than the request.")
+        raise invalid(f"The tensors have {at} bytes, and the request {len(binary)}.")
     if not columns:
         raise invalid("The request has no inputs.")
     count = max(len(x) for x in columns.values())
@@ -234,7 +234,8 @@ def _of_json(name, kind, shape, data):
     if any(type(x) not in kinds for x in values):
         raise invalid(f"The data of {name} must be of type {kind}.")
     try:
-        return np.array(values, _NUMPY[kind]).reshape(shape)
+        with np.errstate(over="ignore"):  # `read_row` refuses what is not finite.
+            return np.array(values, _NUMPY[kind]).reshape(shape)
     except OverflowError:
         raise invalid(f"The data of {name} must be of type {kind}.") from None
 

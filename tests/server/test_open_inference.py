@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 URL = "/v2/models/echo"
+NUMBERS = {"name": "numbers", "shape": [1, 2], "datatype": "FP32"}
 TEXTS = {"name": "inputs", "shape": [2], "datatype": "BYTES", "data": ["ab", "c"]}
 
 
@@ -71,6 +72,7 @@ def test_tensors_of_bytes(client):
     np.testing.assert_array_equal(values, [3, 7, 1, 2, 3, 4])
 
 
+@pytest.mark.filterwarnings("error")  # They would be lines of the log.
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -90,6 +92,13 @@ def test_tensors_of_bytes(client):
         (
             {"inputs": [TEXTS | {"parameters": {"binary_data_size": 9}}]},
             "do not have its shape",
+        ),
+        (
+            {
+                "inputs": [NUMBERS | {"data": [1e300, 1]}],
+                "parameters": {"signature_name": "vectors"},
+            },
+            "numbers must be finite",
         ),
         ({"inputs": [TEXTS], "outputs": [{"name": "x"}]}, "There is no output 'x'"),
         ({"inputs": [TEXTS], "outputs": 3}, "There is no output"),

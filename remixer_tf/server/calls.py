@@ -6,7 +6,7 @@ from remixer_tf.server.fields import Choice, Flag, Name, Number, Texts, read_fie
 from remixer_tf.server.limits import invalid
 from remixer_tf.server.requests import json_response, read_json, unless_left
 from remixer_tf.server.served import GENERATE, SCORE
-from remixer_tf.server.signatures import as_json
+from remixer_tf.server.signatures import as_json, read_row
 
 _MODEL = Name("name of the model; may be left out where there is one")
 _LONG = Choice(
@@ -40,7 +40,9 @@ FIELDS = {
         "on_long": _LONG,
     },
     "classify": {
-        "inputs": Texts('text, image as {"b64": ..}, or list of them', needed=True),
+        "inputs": Texts(
+            'text, image as {"b64": ..}, or list of them', needed=True, image=True
+        ),
         "inputs_b": Texts("second texts of pairs, as many"),
         "model": _MODEL,
         "on_long": _LONG,
@@ -180,6 +182,7 @@ async def _encoded(request, call):
             row[name] = text
     if "inputs_b" in given and not others:
         raise invalid(f"The model {served.name} reads one text. Leave inputs_b out.")
+    rows = [read_row(signature, row, server.limits) for row in rows]
     answers = await unless_left(request, served.ask(signature, rows))
     server.metrics.count_answers(served, call, answers)
     _check_long(given, answers)

@@ -143,17 +143,18 @@ class Name(Field):
 class Texts(Field):
     """A text, or a list of texts: (bytes, ..) and whether it was one.
 
-    `most` names the limit of their number. `binary` also takes `{"b64": ..}`. `one`
-    takes no list.
+    `most` names the limit of their number. `one` takes no list. `image` also takes a
+    file of any length as `{"b64": ..}`.
     """
 
     most: str = "max_rows"
     one: bool = False
     least: int = 1
+    image: bool = False
 
     def read(self, name, value, limits):
         if not isinstance(value, list):
-            return [text_bytes(name, value, limits)], True
+            return [text_bytes(name, value, limits, self.image)], True
         most = getattr(limits, self.most)
         if self.one:
             raise invalid(f"{name} must be one text.")
@@ -161,9 +162,11 @@ class Texts(Field):
             raise invalid(
                 f"{name} has {len(value)} texts. Expected: {self.least} to {most}."
             )
-        return [text_bytes(f"{name}[{i}]", x, limits) for i, x in enumerate(value)], (
-            False
-        )
+        texts = [
+            text_bytes(f"{name}[{i}]", x, limits, self.image)
+            for i, x in enumerate(value)
+        ]
+        return texts, False
 
     def schema(self, limits):
         text = {

@@ -12,7 +12,7 @@ from remixer_tf.errors import UserError
 from remixer_tf.server.limits import invalid
 from remixer_tf.server.models import EXPORT_FILE, export_version
 from remixer_tf.server.served import GENERATE, Served
-from remixer_tf.server.signatures import NEEDED, Signature, Tensor
+from remixer_tf.server.signatures import IMAGE, NEEDED, Signature, Tensor
 
 # Ranges of settings. The export checks them too, for a whole batch.
 _RANGES = {
@@ -157,7 +157,7 @@ def _column(values, spec):
 def _example(name, tensor):
     if tensor.default is not NEEDED:
         return tensor.default
-    if name == "image_bytes":
+    if name == IMAGE:
         return tf.io.encode_png(np.zeros([8, 8, 3], np.uint8)).numpy()
     if tensor.dtype == "string":
         return _WARM

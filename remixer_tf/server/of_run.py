@@ -29,7 +29,7 @@ from remixer_tf.server.limits import invalid, try_later
 from remixer_tf.server.models import export_version
 from remixer_tf.server.observed import observed, pair_batch
 from remixer_tf.server.served import GENERATE, SCORE, Served, draw_seed
-from remixer_tf.server.signatures import Signature, Tensor
+from remixer_tf.server.signatures import IMAGE, Signature, Tensor
 from remixer_tf.server.writing import Writer, answers_of
 from remixer_tf.serving.continuous import ContinuousSearch
 from remixer_tf.serving.image_to_class import image_to_class
@@ -395,9 +395,9 @@ class ServedRun(Served):
 
     def _warm_signature(self, signature):
         texts = {name: b"A question ." for name in signature.inputs}
-        if "image_bytes" in texts:
+        if IMAGE in texts:
             image = tf.io.encode_png(np.zeros([8, 8, 3], np.uint8)).numpy()
-            texts = {"image_bytes": image}
+            texts = {IMAGE: image}
         for size in {signature.sizes[0], signature.sizes[-1]}:
             signature.compute([texts] * size)
 

@@ -12,6 +12,7 @@ from remixer_tf.errors import nearest
 from remixer_tf.server.limits import invalid
 
 NEEDED = object()  # the default of an input that each request must give
+IMAGE = "image_bytes"  # the input that is a file, and no text
 
 
 class Tensor(NamedTuple):
@@ -95,7 +96,7 @@ def read_row(signature, given, limits):
 def read_value(name, spec, value, limits):
     """Returns one row's value of an input, checked: bytes, a number, or an array."""
     if spec.dtype == "string":
-        return text_bytes(name, value, limits)
+        return text_bytes(name, value, limits, name == IMAGE)
     array = as_array(name, spec, value)
     if not spec.shape:
         number = array.item()
@@ -135,19 +136,24 @@ def as_array(name, spec, value):
     return found
 
 
-def text_bytes(name, value, limits):
-    """Returns a text, or what `{"b64": ..}` holds, as bytes."""
+def text_bytes(name, value, limits, is_image=False):
+    """Returns a text, or what `{"b64": ..}` holds, as bytes.
+
+    `is_image` leaves the length of the latter to the limit of a request's bytes.
+    """
     if isinstance(value, dict) and value.keys() == {"b64"}:
         try:
             value = base64.b64decode(value["b64"], validate=True)
         except (binascii.Error, TypeError, ValueError):
             raise invalid(f"{name}: b64 is no base64.") from None
+    text = value
+    if isinstance(value, bytes):
+        text = "" if is_image else value.decode("utf-8", "replace")
+    if isinstance(text, str) and len(text) > limits.max_characters:
+        raise invalid(
+            f"{name} has {len(text):,} characters. The most: {limits.max_characters:,}."
+        )
     if isinstance(value, str):
-        if len(value) > limits.max_characters:
-            raise invalid(
-                f"{name} has {len(value):,} characters. The most: "
-                f"{limits.max_characters:,}."
-            )
         try:
             return value.encode()
         except UnicodeEncodeError:

@@ -1,5 +1,8 @@
 """Calls, health, metrics, and what is refused, by a model that needs no TensorFlow."""
 
+import base64
+import json
+
 import pytest
 
 from remixer_tf.server.limits import Limits
@@ -89,6 +92,33 @@ def test_mistakes_are_one_sentence(client, body, status, message):
     error = response.json()["error"]
     assert message in error and "\n" not in error and "somebody" not in error
     assert not any("somebody" in line for line in client.said)
+
+
+def test_texts_of_bytes_have_the_limit_of_texts(client):
+    long = base64.b64encode("é".encode() * 501).decode()
+    fits = base64.b64encode("é".encode() * 500).decode()
+    of_bytes = (501 * "é").encode()
+    tensor = {"name": "inputs", "shape": [1], "datatype": "BYTES"}
+    tensor["parameters"] = {"binary_data_size": len(of_bytes) + 4}
+    head = json.dumps({"inputs": [tensor]}).encode()
+    for path, body, headers in (
+        ("/generate", json.dumps({"inputs": {"b64": long}}).encode(), {}),
+        (
+            "/v1/models/echo:predict",
+            b'{"instances": [{"b64": "%s"}]}' % long.encode(),
+            {},
+        ),
+        (
+            "/v2/models/echo/infer",
+            head + len(of_bytes).to_bytes(4, "little") + of_bytes,
+            {"Inference-Header-Content-Length": str(len(head))},
+        ),
+    ):
+        response = client.post(path, content=body, headers=headers)
+        assert response.status_code == 422, response.text
+        assert response.json()["error"].endswith("501 characters. The most: 500.")
+    found = client.post("/generate", json={"inputs": {"b64": fits}})
+    assert found.status_code == 200, found.text
 
 
 def test_a_model_without_matrices(client):

@@ -13,7 +13,7 @@ from remixer_tf.server import calls, completions, open_inference, tf_serving
 from remixer_tf.server.limits import ClientLeft, Refusal, try_later
 from remixer_tf.server.metrics import Metrics
 from remixer_tf.server.openapi import openapi
-from remixer_tf.server.requests import json_response
+from remixer_tf.server.requests import Receiver, json_response
 from remixer_tf.server.served import Failure
 
 _PAGE = pathlib.Path(__file__).parent / "page"
@@ -102,6 +102,7 @@ class Server:
             return
         scope["app"] = self
         start, status = time.monotonic(), 0
+        body, body_end = Receiver(scope, receive), start + self.limits.body_timeout
 
         async def noting(message):
             nonlocal status
@@ -116,7 +117,7 @@ class Server:
         response = None
         try:
             self._check_token(scope)
-            await self._router(scope, receive, noting)
+            await self._router(scope, body, noting)
         except Refusal as refusal:
             response = refused(scope["path"], refusal)
             if isinstance(refusal, Failure):
@@ -125,13 +126,14 @@ class Server:
             response = refused(scope["path"], _of_routing(scope, error))
         except asyncio.CancelledError:  # The time to end in is over.
             ending = try_later(503, "The server is ending. Ask again later.", 5)
-            response = refused(scope["path"], ending)
+            response, body_end = refused(scope["path"], ending), start
         except ClientLeft:
             status = status or 499
         except Exception as error:
             self.say(f"{route_of(scope)}: {type(error).__name__} while answering")
             response = refused(scope["path"], Failure(type(error).__name__))
         if response is not None and not status:
+            await body.rest(body_end)
             await response(scope, receive, noting)
         route = route_of(scope)
         self.metrics.requests.labels(route, str(status)).inc()

@@ -1,6 +1,7 @@
 """Reads requests within limits, and stops computing for clients that leave."""
 
 import asyncio
+import contextlib
 import json
 
 from starlette.responses import Response
@@ -11,11 +12,36 @@ from remixer_tf.server.limits import ClientLeft, Refusal
 from remixer_tf.server.signatures import as_json
 
 
+class Receiver:
+    """ASGI's `receive` of a request, which knows whether all of it came."""
+
+    def __init__(self, scope, receive):
+        self._receive = receive
+        # A client that expects "100 Continue" sends nothing before it.
+        self._is_whole = b"expect" in dict(scope["headers"])
+
+    async def __call__(self):
+        message = await self._receive()
+        self._is_whole = not message.get("more_body", False)
+        return message
+
+    async def rest(self, end):
+        """Reads the rest until a time of the loop, as a request is refused.
+
+        The system resets a connection that is closed before all of it is read, and a
+        client that still sends would lose its answer.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(end):
+                while not self._is_whole:
+                    await self()
+
+
 async def read_body(request, limits):
     """Returns the bytes of a request. Raises a `Refusal` if they are many or late."""
     too_many = Refusal(413, f"A request has at most {limits.max_bytes:,} bytes.")
-    coding = request.headers.get("content-encoding", "identity")
-    if coding != "identity":
+    codings = request.headers.getlist("content-encoding")
+    if any(coding.lower() != "identity" for coding in codings):
         raise Refusal(415, "The request is compressed. Send it as it is.")
     length = request.headers.get("content-length", "0")
     if length.isdecimal() and int(length) > limits.max_bytes:

@@ -1,6 +1,8 @@
 """A server goes on answering, whatever is sent to it."""
 
 import concurrent.futures
+import http.client
+import json
 import socket
 import time
 
@@ -28,6 +30,20 @@ def test_hostile_requests_are_refused_in_one_line(number, capfd):
         assert found[400] and found[404] and found[405] and found[413] and found[422]
     printed = capfd.readouterr()
     assert "Traceback" not in printed.err + printed.out
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/generate", 413), ("/nothing", 404), ("/healthz", 405)]
+)
+def test_who_sends_all_before_reading_gets_an_answer(path, status):
+    with listening([of_echo()]) as url:
+        place, body = httpx.URL(url), b" " * 10_000_000
+        client = http.client.HTTPConnection(place.host, place.port, timeout=20)
+        client.request("POST", path, body, {"Connection": "close"})
+        response = client.getresponse()
+        assert response.status == status
+        assert json.load(response)["error"]
+        ask(url)
 
 
 @pytest.mark.slow

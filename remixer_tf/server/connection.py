@@ -4,6 +4,8 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from remixer_tf.server.requests import json_response
+
 
 class Connection(H11Protocol):
     """A connection that is closed if a request's first lines do not come in time."""
@@ -27,6 +29,14 @@ class Connection(H11Protocol):
         elif self._closing is not None:
             self._closing.cancel()
             self._closing = None
+
+    def send_400_response(self, msg):
+        """Refuses bytes that are no HTTP, in the form of other refusals."""
+        answer = json_response({"error": msg}, 400, {"Connection": "close"})
+        start = h11.Response(status_code=400, headers=answer.raw_headers)
+        for event in (start, h11.Data(data=answer.body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event))
+        self.transport.close()
 
     def connection_lost(self, exc):
         super().connection_lost(exc)

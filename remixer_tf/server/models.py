@@ -147,6 +147,7 @@ class Models:
                 key = source.name, None
                 try:
                     version = await asyncio.to_thread(source.newest)
+                    failed.pop(key, None)
                     key = source.name, version
                     again, _ = failed.get(key, (0, 0))
                     if version == old.version or time.monotonic() < again:

@@ -62,6 +62,25 @@ def test_a_version_that_is_being_copied_is_tried_again():
         assert client.post("/generate", json={"inputs": "a"}).status_code == 200
 
 
+def test_each_time_that_a_folder_is_missing_is_told():
+    files, is_there = Files(), [True]
+
+    def newest():
+        if not is_there[0]:
+            raise UserError("there is no folder")
+        return files.newest
+
+    with serving([Source("echo", files.load, newest)], watch=0.02) as client:
+        message = "echo: no newer version is taken: there is no folder"
+        for times in (1, 2):
+            is_there[0] = False
+            wait_for(lambda times=times: client.said.count(message) == times)
+            assert client.post("/generate", json={"inputs": "a"}).status_code == 200
+            is_there[0] = True
+            files.newest = str(8 + times)  # It looks again.
+            wait_for(lambda: files.newest in files.loaded)
+
+
 def test_newer_versions_are_taken():
     files = Files()
     source = Source("echo", files.load, lambda: files.newest)

@@ -25,7 +25,7 @@ from remixer_tf.server.limits import Limits
 TOKEN = "REMIXER_TF_TOKEN"  # in the environment
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _SIZES = [1, 4, 8, 16, 32]
-_CONNECTIONS = 512  # at once; more are answered by 503
+_CONNECTIONS = 512  # at once; others are refused
 
 
 def add_arguments(parser):
@@ -105,7 +105,7 @@ def run(options):
     from remixer_tf.server.connection import Connection, http_server
     from remixer_tf.server.models import Models
 
-    Connection.seconds = limits.body_timeout
+    Connection.seconds, Connection.most = limits.body_timeout, _CONNECTIONS
     # Its lines would be tracebacks of clients that leave.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
@@ -113,7 +113,7 @@ def run(options):
         console.say(f"{line} ({time.monotonic() - start:.1f} s since the start)")
 
     app = Server(Models(sources, say), limits, token, options.watch, say)
-    server = http_server(app, options.grace, _CONNECTIONS)
+    server = http_server(app, options.grace)
     app.on_failure = lambda: setattr(server, "should_exit", True)
     try:
         server.run(sockets=[listening])
@@ -153,7 +153,10 @@ def _check(options, token):
             f"{','.join(map(str, sizes))}"
         )
     if token is not None and not re.fullmatch(r"[\x21-\x7e]{8,}", token):
-        raise UserError("a token has at least 8 characters of ASCII, and no blank.")
+        raise UserError(
+            f"the token (--token or {TOKEN}) must have at least 8 characters of ASCII, "
+            f"and no blank. Received: {len(token)} characters."
+        )
     if token is None and not options.no_token and not _is_loopback(options.host):
         raise UserError(
             f"--host={options.host} lets other machines ask. Set --token (or {TOKEN}),"

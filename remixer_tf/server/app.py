@@ -116,6 +116,12 @@ class Server:
 
         response = None
         try:
+            if scope.get("state", {}).get("is_too_many"):
+                raise Refusal(
+                    503,
+                    "The server has too many connections. Ask again later.",
+                    {"Retry-After": "1", "Connection": "close"},
+                )
             self._check_token(scope)
             await self._router(scope, body, noting)
         except Refusal as refusal:

@@ -8,13 +8,18 @@ from remixer_tf.server.requests import json_response
 
 
 class Connection(H11Protocol):
-    """A connection that is closed if a request's first lines do not come in time."""
+    """A connection that is closed if a request's first lines do not come in time.
 
-    seconds = 20
+    If there are `most` already, its request is refused.
+    """
+
+    seconds, most = 20, None
     _closing = None
 
     def connection_made(self, transport):
         super().connection_made(transport)
+        if self.most is not None and len(self.connections) > self.most:
+            self.app_state = self.app_state | {"is_too_many": True}
         self._start()
 
     def data_received(self, data):
@@ -49,11 +54,10 @@ class Connection(H11Protocol):
             self._closing = self.loop.call_later(self.seconds, self.transport.close)
 
 
-def http_server(app, grace, connections=None):
+def http_server(app, grace):
     """Returns the `uvicorn.Server` of an ASGI application.
 
-    It answers what it took for `grace` seconds at its end, and at most so many
-    `connections` at once; None for any number.
+    It answers what it took for `grace` seconds at its end.
     """
     config = uvicorn.Config(
         app,
@@ -64,7 +68,6 @@ def http_server(app, grace, connections=None):
         log_level="critical",
         access_log=False,
         server_header=False,
-        limit_concurrency=connections,
         timeout_graceful_shutdown=grace,
     )
     return uvicorn.Server(config)

@@ -46,6 +46,23 @@ def test_who_sends_all_before_reading_gets_an_answer(path, status):
         ask(url)
 
 
+def test_connections_past_the_most_are_refused(monkeypatch):
+    monkeypatch.setattr(Connection, "most", 2)
+    with listening([of_echo()]) as url:
+        place, body = httpx.URL(url), {"model": "echo", "prompt": "a"}
+        idle = [socket.create_connection((place.host, place.port)) for _ in range(2)]
+        for path in ("/v1/completions", "/generate"):
+            refused = httpx.post(url + path, json=body)
+            assert refused.status_code == 503 and refused.headers["Retry-After"] == "1"
+            error = refused.json()["error"]
+            message = error["message"] if path == "/v1/completions" else error
+            assert message.startswith("The server has too many connections.")
+        for client in idle:
+            client.close()
+        time.sleep(0.1)
+        ask(url)
+
+
 @pytest.mark.slow
 def test_slow_clients_are_left(monkeypatch):
     monkeypatch.setattr(Connection, "seconds", 1.5)

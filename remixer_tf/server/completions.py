@@ -352,7 +352,8 @@ async def _chunks(app, served, given):
             index += 1
     if given.get("stream_options", {}).get("include_usage"):
         read = await served.count_tokens(prompts)
-        yield {"choices": [], "usage": _usage(read, written)}
+        usage = None if read is None else _usage(read, written)
+        yield {"choices": [], "usage": usage}
 
 
 def _piece(index, text, reason=None):

@@ -195,8 +195,8 @@ class Served:
         raise NotImplementedError
 
     async def count_tokens(self, texts):
-        """Returns how many tokens the model reads of texts; 0 if unknown."""
-        return 0
+        """Returns how many tokens the model reads of texts; None if unknown."""
+        return None
 
 
 class Failure(Refusal):

@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from remixer_tf.server.served import Served
+from tests.server.echo import Echo
+
 URL = "/v1/completions"
 
 
@@ -55,6 +58,12 @@ def test_several_prompts_and_answers(client):
     assert [x["index"] for x in found] == [0, 1, 2, 3]
     texts = {x["text"] for x in complete(client, n=3)["choices"]}
     assert len(texts) == 3  # of seeds that are drawn
+
+
+def test_the_usage_of_an_export_is_unknown(client, monkeypatch):
+    monkeypatch.setattr(Echo, "count_tokens", Served.count_tokens)
+    *_, last = events(client, stream_options={"include_usage": True})
+    assert last["choices"] == [] and last["usage"] is None
 
 
 def test_log_probabilities(client):

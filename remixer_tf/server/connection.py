@@ -38,7 +38,8 @@ class Connection(H11Protocol):
     def send_400_response(self, msg):
         """Refuses bytes that are no HTTP, in the form of other refusals."""
         answer = json_response({"error": msg}, 400, {"Connection": "close"})
-        start = h11.Response(status_code=400, headers=answer.raw_headers)
+        headers = answer.raw_headers
+        start = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
         for event in (start, h11.Data(data=answer.body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event))
         self.transport.close()

@@ -77,7 +77,7 @@ def _send(address, request, may_be_silent, leaves):
         assert may_be_silent, f"silence: {request[:200]!r}"
         return 0
     head, _, body = answer.partition(b"\r\n\r\n")
-    status = int(re.match(rb"HTTP/1.1 (\d+)", head)[1])
+    status = int(re.match(rb"HTTP/1.1 (\d+) [A-Z]", head)[1])
     text = body.decode()
     assert json.loads(text)["error"], text
     assert 400 <= status < 500, (request[:300], answer[:300])

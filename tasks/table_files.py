@@ -57,6 +57,7 @@ class Line(NamedTuple):
     number: int  # from 1, of the line where it starts; in Arrow and Parquet of the row
     values: dict | None  # column -> cell, for `cell_text`
     problem: str | None = None  # why there are no values
+    place: tuple | None = None  # the file and the number in it, see `read_table`
 
     def text(self, column, spec=""):
         """Returns the text of a cell, see `cell_text`; None if it is missing."""
@@ -89,7 +90,9 @@ def read_table(
     for file in files:
         start = len(lines)
         for record in file.records():
-            lines += [line._replace(number=start + line.number) for line in record]
+            for line in record:
+                place = file.path, line.number
+                lines.append(line._replace(number=start + line.number, place=place))
         names |= dict.fromkeys(file.names)
     return list(files[0].names) if len(files) == 1 else list(names), lines
 
@@ -422,22 +425,29 @@ def _runs(numbers):
     return [str(a) if a == b else f"{a} to {b}" for a, b in runs]
 
 
-def report_bad_rows(task, bad, files, rows, how_to_skip, skip=False):
+def _first(lines):
+    """The first five numbers or runs of numbers, as text."""
+    runs = _runs(lines) if len(lines) > 5 else [*map(str, lines)]
+    return ", ".join(runs[:5]) + ", ..." * (len(runs) > 5)
+
+
+def report_bad_rows(task, bad, splits, rows, how_to_skip, skip=False):
     """Logs the bad rows of a task if `skip`, else raises a ValueError with them.
 
-    `bad` is {(split, problem): numbers of lines}, `files` {split: file}, `rows` the
-    number of good and bad rows, and `how_to_skip` a binding of gin.
+    `bad` is {(split, problem): [(file, number of its line)]}, `splits` their order,
+    `rows` the number of good and bad rows, and `how_to_skip` a binding of gin.
     """
     if not bad:
         return
     number = sum(map(len, bad.values()))
     kinds = []
-    for split, problem in sorted(bad, key=lambda key: [*files].index(key[0])):
-        lines = sorted(bad[split, problem])
-        runs = _runs(lines) if len(lines) > 5 else [*map(str, lines)]
-        first = ", ".join(runs[:5]) + ", ..." * (len(runs) > 5)
-        lines = f"{len(lines):,} (line {first} of {files[split]})"
-        kinds.append(f"{split}, {problem}: {lines}")
+    for split, problem in sorted(bad, key=lambda key: [*splits].index(key[0])):
+        by_file = collections.defaultdict(list)
+        for path, line in sorted(bad[split, problem]):
+            by_file[path].append(line)
+        places = [f"line {_first(lines)} of {x}" for x, lines in by_file.items()]
+        count = f"{len(bad[split, problem]):,}"
+        kinds.append(f"{split}, {problem}: {count} ({shorten(places)})")
     text = f"{task}: {number:,} of {rows:,} rows are bad{' and skipped' * skip}: "
     text += f"{shorten(kinds, '; ')}."
     if not skip:

@@ -185,17 +185,17 @@ def _read(table):
         good = examples[split] = []
         for line in lines:
             try:
-                good.append((*_fill(line, *templates), line.number))
+                good.append((*_fill(line, *templates), line.number, line.place))
             except UserError as error:
-                bad[split, str(error)].append(line.number)
+                bad[split, str(error)].append(line.place)
     last = {}  # (inputs, targets) -> the last split that has them
     for split, good in examples.items():
         last |= dict.fromkeys((row[:2] for row in good), split)
     for split, good in examples.items():
         for row in good:
             if (other := last[row[:2]]) != split:
-                bad[split, f"also in {other}"].append(row[2])
-        good[:] = [row for row in good if last[row[:2]] == split]
+                bad[split, f"also in {other}"].append(row[3])
+        good[:] = [row[:3] for row in good if last[row[:2]] == split]
     number = sum(map(len, splits.values()))
     skip = rows["on_bad_rows"] == "skip"
     report_bad_rows(name, bad, files, number, "TableRows.on_bad_rows = 'skip'", skip)
@@ -254,8 +254,8 @@ def _stream(table, split, path):
         try:
             yield *_fill(line, *templates), line.number
         except UserError as error:
-            bad[split, str(error)].append(line.number)
-    report_bad_rows(name, bad, {split: path}, total, how, skip)
+            bad[split, str(error)].append((path, line.number))
+    report_bad_rows(name, bad, [split], total, how, skip)
 
 
 def _check_same_columns(path, shards, options):

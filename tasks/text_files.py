@@ -191,7 +191,7 @@ def _read_all(paths, skip):
 def _report(bad, paths, documents, skip):
     how = "TASK = @text_task() and text_task.on_bad_rows = 'skip'"
     rows = sum(map(len, bad.values())) + documents
-    report_bad_rows("text files", bad, {x: x for x in paths}, rows, how, skip)
+    report_bad_rows("text files", bad, paths, rows, how, skip)
 
 
 def _read_rows(path, bad, column="text"):
@@ -212,7 +212,7 @@ def _read_rows(path, bad, column="text"):
             if text and text.strip():
                 yield text
             else:
-                bad[path, problem or "no text"].append(line.number)
+                bad[path, problem or "no text"].append((file.path, line.number))
 
 
 def _read_plain(path, bad, most=None):
@@ -251,7 +251,7 @@ def _good_lines(file, path, bad):
         if is_utf8(line):
             yield line
         else:
-            bad[path, "invalid UTF-8"].append(number)
+            bad[path, "invalid UTF-8"].append((path, number))
 
 
 def _paragraphs(lines):

@@ -504,6 +504,15 @@ def bad_file(tmp_path):
     return write(tmp_path / "bad.csv", content)
 
 
+def test_bad_rows_of_shards_name_their_files(tmp_path):
+    for name, rows in (("0", "a,1\nb"), ("1", "a,1\na,1\nb"), ("2", "b,1")):
+        (tmp_path / f"{name}.csv").write_text(f"t,l\n{rows}\n")
+    with pytest.raises(ValueError) as error:
+        texts_of(table_task({"train": f"{tmp_path}/*.csv"}, "{t}", "{l}"))
+    lines = f"line 3 of {tmp_path}/0.csv, line 4 of {tmp_path}/1.csv"
+    assert f"(expected 2): 2 ({lines}). Correct" in str(error.value)
+
+
 def test_each_kind_of_bad_row_has_its_lines(bad_file, caplog):
     report = (
         "mine: 9 of 13 rows are bad{}: "

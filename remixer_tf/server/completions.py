@@ -191,6 +191,8 @@ async def _choices(app, served, given):
         zip(befores, texts, answers, scores, strict=True)
     ):
         text, stopped = _cut(text, given.get("stop", ()))
+        if stopped and score:
+            score = _before(score, len(before + text))
         choices.append(
             {
                 "index": index,
@@ -249,6 +251,12 @@ def _logprobs(scored):
         "top_logprobs": None,
         "text_offset": offsets,
     }
+
+
+def _before(logprobs, length):
+    """The `logprobs` of tokens that begin in so many characters of the text."""
+    number = sum(at < length for at in logprobs["text_offset"])
+    return {name: x and x[:number] for name, x in logprobs.items()}
 
 
 def _usage(read, written):

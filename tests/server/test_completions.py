@@ -74,6 +74,9 @@ def test_log_probabilities(client):
         "top_logprobs": None,
         "text_offset": [0, 1],
     }
+    found = complete(client, prompt="abcd", logprobs=0, stop="C")["choices"][0]
+    assert found["text"] == "AB" and found["logprobs"]["tokens"] == ["A", "B"]
+    assert found["logprobs"]["text_offset"] == [0, 1]
     found = complete(client, logprobs=1, echo=True)["choices"][0]
     assert found["logprobs"]["tokens"] == ["a", "b", "A", "B"]
     found = complete(client, logprobs=0, echo=True, max_tokens=0)["choices"][0]

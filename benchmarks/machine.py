@@ -8,7 +8,6 @@ matrices, and a matrix times a vector, which reads memory as decoding one row do
 
 import argparse
 import datetime
-import importlib.metadata
 import json
 import os
 import subprocess
@@ -46,7 +45,7 @@ def read_rate(size=8192):
 
 
 def versions(names, python):
-    """{name: version} of the packages that another Python has."""
+    """{name: version} of the packages that a Python has."""
     command = [python, "-c", _VERSIONS, *names]
     return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
 
@@ -59,7 +58,7 @@ def describe(python=None):
     flags = about["flags"].split()
     kinds = [name for flag, name in INSTRUCTIONS.items() if flag in flags]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    found = {name: importlib.metadata.version(name) for name in OURS}
+    found = versions(OURS, sys.executable)
     if python:
         found |= versions(OTHERS, python)
     return (

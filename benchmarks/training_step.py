@@ -11,8 +11,9 @@ process until two steps are done, imports and compiling included. "Share" is rel
 the rate of JAX's float32 product of 1024 x 1024, measured once a model. With JAX and
 torch glibc keeps freed memory, as the guide "From one CPU to a pod" advises.
 
-With `--anchors` transformers' T5 takes its turns beside t5_1_1_small in float32, with
-`torch.optim.Adafactor`: as it is, and compiled by `torch.compile`. PYTHON has both.
+With `--anchors` transformers' T5 takes turns with t5_1_1_small in float32, plain and
+compiled by `torch.compile`. Its optimizer is `torch.optim.Adafactor`. PYTHON has torch
+and transformers.
 """
 
 import argparse

@@ -11,25 +11,15 @@ import sys
 
 import torch
 import transformers
+from parity_reference import GATED, T5
 
-SMALL = {
-    "d_model": 512,
-    "d_kv": 64,
-    "d_ff": 1024,
-    "num_layers": 8,
-    "num_heads": 6,
-    "vocab_size": 32128,
-    "decoder_start_token_id": 0,
-    "feed_forward_proj": "gated-gelu",
-    "tie_word_embeddings": False,
-    "dropout_rate": 0.0,
-    "use_cache": False,
-}
+TRAINED = {"num_decoder_layers": 8, "dropout_rate": 0.0, "use_cache": False}
 
 
 def main(kind, batch, inputs, targets, steps):
     torch.manual_seed(0)
-    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**SMALL))
+    config = transformers.T5Config(**T5 | GATED | TRAINED)
+    model = transformers.T5ForConditionalGeneration(config)
     model.train()
     optimizer = torch.optim.Adafactor(model.parameters(), lr=1e-3, foreach=True)
     ids = torch.randint(2, 32000, (int(batch), int(inputs)))

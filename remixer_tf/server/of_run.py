@@ -458,8 +458,7 @@ class ServedRun(Served):
             loop = asyncio.get_running_loop()
             # TensorFlow aborts a process that ends while it compiles. So this is no
             # daemon, even if the loop's own thread is one.
-            work = dict(target=self._get_faster, args=[loop], daemon=False)
-            threading.Thread(**work).start()
+            threading.Thread(target=self._get_faster, args=[loop], daemon=False).start()
 
     def _get_faster(self, loop):
         """Makes what can wait until questions are answered, in a thread of its own."""

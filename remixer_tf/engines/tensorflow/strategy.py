@@ -186,7 +186,7 @@ def _host_and_port(address):
 def _connect(addresses, task, seconds=_WORKERS_SECONDS):
     """Returns the strategy of the workers, see `_read_tf_config`."""
     _wait_for_workers(addresses, task, seconds)
-    # TensorFlow waits for an hour, in a call that no signal interrupts. This shortens
+    # TensorFlow waits much longer, in a call that no signal interrupts. This shortens
     # the wait for the first worker. The first worker's wait for others has no setting.
     tf_context = context.context()
     tf_context.configure_coordination_service = functools.partial(

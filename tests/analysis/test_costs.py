@@ -67,6 +67,52 @@ def test_flops_of_each_operation():
     assert sum(op.rest for op in op_flops(traced)) == 10 + 5 * 4 + 4 + 2 * 3 * 60
 
 
+# A function of numbers [2, 3, 4], and what of it has no formula.
+WITHOUT_FORMULA = {
+    "AvgPool": lambda x: tf.nn.avg_pool1d(x, 3, 1, "SAME"),
+    "Betainc": lambda x: tf.math.betainc(x, x, x),
+    "Cholesky": lambda x: tf.linalg.cholesky(x[:, :3, :3]),
+    "UnsortedSegmentSum": lambda x: tf.math.unsorted_segment_sum(x, [0, 0], 1),
+    "While without products": lambda x: tf.while_loop(
+        lambda y: tf.reduce_sum(y) < 9, lambda y: (y + 1,), (x,)
+    )[0],
+    "complex Mul": lambda x: tf.math.real(tf.complex(x, x) * tf.complex(x, x)),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_FORMULA)
+def test_an_operation_without_a_formula_is_named(name):
+    traced = tf.function(WITHOUT_FORMULA[name], autograph=False)
+    found = op_flops(traced.get_concrete_function(tf.TensorSpec((2, 3, 4), "float32")))
+    assert [op.type for op in found if not (op.matmul or op.rest)] == [name]
+
+
+def test_moving_numbers_has_no_flops():
+    @tf.function
+    def function(x):
+        top, _ = tf.math.top_k(tf.transpose(x, [0, 2, 1]), 2)
+        top = tf.where(tf.random.uniform(top.shape) < 0.5, top, tf.zeros_like(top))
+        y = tf.concat([tf.gather(x, [1, 0]), tf.roll(x, 1, axis=1)], axis=0)[..., ::-1]
+        y = tf.split(tf.tile(tf.reshape(y, [-1, 4]), [2, 1]), 2)
+        return y, tf.stack([top, top])
+
+    traced = function.get_concrete_function(tf.TensorSpec((2, 3, 4), "float32"))
+    # Random numbers between two bounds are scaled and moved.
+    assert {op.type for op in op_flops(traced)} <= {"Mul", "AddV2", "Sub"}
+
+
+def test_products_of_complex_numbers():
+    """Four products and four sums for each multiply-add of two."""
+
+    @tf.function
+    def function(x):
+        z = tf.complex(x, x)
+        return tf.matmul(z, z, transpose_b=True), tf.einsum("abc,adc->abd", z, z)
+
+    traced = function.get_concrete_function(tf.TensorSpec((2, 3, 4), "float32"))
+    assert matmul_flops(traced) == 2 * 8 * (2 * 3 * 3 * 4)
+
+
 def test_flops_of_a_mixture():
     """FLOPs of the rows that its experts have; its router's come on top."""
     layer = MoE(4, 16, SwitchRouter)

@@ -150,6 +150,7 @@ NUMBERS = ROWS * LENGTH * WIDTH
 REST = {
     "pointwise": (lambda a: ops.exp(ops.relu(a) * 2) - a, 4 * NUMBERS),
     "sum": (lambda a: ops.sum(a, axis=1), NUMBERS),
+    "cumulative": (lambda a: ops.cumsum(a, axis=1) + ops.cumprod(a, 2), 3 * NUMBERS),
     "product": (lambda a: ops.matmul(a, ops.swapaxes(a, 1, 2)), 0),
     "softmax": (lambda a: ops.softmax(a), 5 * NUMBERS),
     "bfloat16": (lambda a: ops.tanh(ops.cast(a, "bfloat16")), NUMBERS),

@@ -12,7 +12,7 @@ _POINTWISE = set(
     "abs add add_any cos div erf erf_inv erfc exp exp2 expm1 integer_pow log log1p "
     "logistic max min mul neg pow rsqrt sign sin sqrt square sub tan tanh".split()
 )
-_REDUCTIONS = {"reduce_max", "reduce_min", "reduce_prod", "reduce_sum"}
+_REDUCTIONS = set("cumprod cumsum reduce_max reduce_min reduce_prod reduce_sum".split())
 
 # Primitives without a formula below that multiply matrices or hide what they compute.
 # They are named wherever FLOPs are shown.

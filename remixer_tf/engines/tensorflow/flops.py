@@ -33,15 +33,16 @@ def op_flops(concrete_function):
 
     Matrix products count 2 m n k, and convolutions, also of channels on their own and
     in gradients, 2 for each place and weight of their kernel. Pointwise arithmetic on
-    floats counts one for each output element, a reduction one for each input element,
-    and a softmax five for each: max, difference, exponential, sum, quotient. An FFT of
-    n numbers, there or back, counts 5 n log2 n, half of it if they are real. The body
-    of a loop counts as often as its maximum says, and once if that is unknown. The
-    branch with the most products counts, and not the others. Unknown shapes count
-    nothing.
+    floats counts one for each output element, a reduction or cumulative sum one for
+    each input element, and a softmax five for each: max, difference, exponential, sum,
+    quotient. An FFT of n numbers, there or back, counts 5 n log2 n, half of it if they
+    are real. The body of a loop counts as often as its maximum says, and once if that
+    is unknown. The branch with the most products counts, and not the others. Unknown
+    shapes count nothing.
 
-    An operation that multiplies matrices and has no formula here, such as "Cholesky",
-    is in the list with zeros, and so is a loop of unknown length ("While").
+    An operation on floats that has no formula here, such as "Cholesky" or "AvgPool", is
+    in the list with zeros, unless it only moves numbers. So is a loop of unknown
+    length: "While" if it has products, else "While without products".
     """
     return list(_op_flops(concrete_function, ""))
 
@@ -49,11 +50,10 @@ def op_flops(concrete_function):
 def product_flops(concrete_function):
     """Returns the `Products` in a traced function; see `op_flops`."""
     found = op_flops(concrete_function)
-    heavy = {op.type for op in found if _HEAVY.search(op.type) and not op.matmul}
-    uncounted = heavy | {op.type for op in found if not (op.matmul or op.rest)}
+    heavy = [op for op in found if op.type == "While" or _HEAVY.search(op.type)]
     return Products(
         sum(op.matmul for op in found),
-        tuple(sorted(uncounted)),
+        tuple(sorted({op.type for op in heavy if not op.matmul})),
         sum(op.rest for op in found),
     )
 
@@ -69,6 +69,10 @@ def _op_flops(function, prefix):
         rest = 0 if matmul else _rest_flops(op)
         if matmul or rest or _is_heavy(op):
             yield OpFlops(prefix + op.name, op.type, matmul, rest)
+        elif _is_unknown(op):
+            is_complex = any(x.dtype.is_complex for x in op.outputs)
+            name = f"complex {op.type}" if is_complex else op.type
+            yield OpFlops(prefix + op.name, name, 0, 0)
         times = _iterations(op)
         bodies = [list(_op_flops(f, f"{prefix}{op.name}/")) for f in _called(op)]
         if op.type in _BRANCHES:
@@ -76,14 +80,49 @@ def _op_flops(function, prefix):
         for inner in itertools.chain(*bodies):
             matmul, rest = (times or 1) * inner.matmul, (times or 1) * inner.rest
             yield inner._replace(matmul=matmul, rest=rest)
-        if times is None and any(inner.matmul for body in bodies for inner in body):
+        inside = [inner for body in bodies for inner in body]
+        if times is None and any(inner.matmul for inner in inside):
             yield OpFlops(prefix + op.name, "While", 0, 0)
+        elif times is None and any(inner.rest for inner in inside):
+            yield OpFlops(prefix + op.name, "While without products", 0, 0)
 
 
 def _is_heavy(op):
     # One operand is only transposed or summed.
     return _HEAVY.search(op.type) and (op.type != "Einsum" or len(op.inputs) > 1)
 
+
+def _is_unknown(op):
+    """Whether an operation makes floats by arithmetic that has no formula here."""
+    types = [tensor.dtype for tensor in op.outputs]
+    if any(dtype.is_complex for dtype in types):
+        known = _MOVES
+    elif any(dtype.is_floating for dtype in types):
+        known = _MOVES | _POINTWISE | _REDUCTIONS | _SOFTMAXES | {"AddN"}
+    else:
+        return False
+    if op.type in known or _RANDOM.match(op.type) or _HEAVY.search(op.type):
+        return False
+    return not any(_called(op))  # The called functions have the arithmetic.
+
+
+# Operations that copy, choose or sort numbers, or read them.
+_MOVES = set(
+    "BatchToSpaceND Bitcast BroadcastTo Cast CheckNumerics Complex Concat ConcatV2 "
+    "Conj Const DepthToSpace Diag DiagPart DynamicPartition DynamicStitch Empty "
+    "EnsureShape ExpandDims ExtractImagePatches Fill Gather GatherNd GatherV2 Identity "
+    "IdentityN Imag MatrixBandPart MatrixDiag MatrixDiagPart MatrixDiagPartV2 "
+    "MatrixDiagPartV3 MatrixDiagV2 MatrixDiagV3 MatrixSetDiag MatrixSetDiagV2 "
+    "MatrixSetDiagV3 MirrorPad OneHot OnesLike Pack Pad PadV2 ParallelDynamicStitch "
+    "Placeholder PlaceholderWithDefault PreventGradient Range ReadVariableOp Real "
+    "Reshape ResourceGather ResourceGatherNd ResourceStridedSliceAssign Reverse "
+    "ReverseSequence ReverseV2 Roll ScatterNd Select SelectV2 Slice Snapshot "
+    "SpaceToBatchND SpaceToDepth Split SplitV Squeeze StopGradient StridedSlice "
+    "StridedSliceGrad TensorListConcatV2 TensorListFromTensor TensorListGather "
+    "TensorListGetItem TensorListPopBack TensorListStack TensorScatterUpdate "
+    "TensorStridedSliceUpdate Tile TopK TopKV2 Transpose Unpack ZerosLike".split()
+)
+_RANDOM = re.compile("(Stateless)?(Random|Truncated|Parameterized)")
 
 _BRANCHES = {"Case", "If", "StatelessCase", "StatelessIf"}
 _FUNCTIONS = {}  # from an operation's type to its attributes that are functions
@@ -137,7 +176,12 @@ def _matmul_flops(op):
     else:
         return 0
     inner = op.inputs[0].shape[-2 if transposed else -1 :][:1]
-    return 2 * _size(op.outputs[0].shape) * _size(inner)
+    return _of_product(op) * _size(op.outputs[0].shape) * _size(inner)
+
+
+def _of_product(op):
+    """FLOPs of a multiply-add: of complex numbers four products and four sums."""
+    return 8 if op.outputs[0].dtype.is_complex else 2
 
 
 def _einsum_flops(op):
@@ -152,7 +196,7 @@ def _einsum_flops(op):
         named[before:before] = range(-others, 0)
         for label, size in zip(named, operand.shape, strict=True):
             sizes[label] = max(sizes.get(label, 0), size or 0)
-    return 2 * math.prod(sizes.values())
+    return _of_product(op) * math.prod(sizes.values())
 
 
 def _size(shape):
@@ -161,14 +205,16 @@ def _size(shape):
 
 
 _POINTWISE = set(
-    "Abs Add AddV2 BiasAdd Cos Div Elu Erf Erfc Exp Expm1 LeakyRelu Log Log1p Maximum "
-    "Minimum Mul Neg Pow RealDiv Reciprocal Relu Relu6 Rsqrt Selu Sigmoid Sign Sin "
-    "Softplus Softsign Sqrt Square SquaredDifference Sub Tanh "
+    "Abs Acos Acosh Add AddV2 Asin Asinh Atan Atan2 Atanh BiasAdd Ceil Cos Cosh Div "
+    "Elu Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod LeakyRelu Log Log1p "
+    "Maximum Minimum Mod Mul Neg Pow RealDiv Reciprocal Relu Relu6 Rint Round Rsqrt "
+    "Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Square SquaredDifference Sub "
+    "Tan Tanh "
     # of gradients
     "DivNoNan EluGrad InvGrad LeakyReluGrad ReciprocalGrad Relu6Grad ReluGrad "
     "RsqrtGrad SeluGrad SigmoidGrad SoftplusGrad SoftsignGrad SqrtGrad TanhGrad".split()
 )
-_REDUCTIONS = {"BiasAddGrad", "L2Loss", "Max", "Mean", "Min", "Prod", "Sum"}
+_REDUCTIONS = set("BiasAddGrad Cumprod Cumsum L2Loss Max Mean Min Prod Sum".split())
 _ASSIGNMENTS = {"AssignAddVariableOp", "AssignSubVariableOp"}
 _SOFTMAXES = {"LogSoftmax", "Softmax"}
 

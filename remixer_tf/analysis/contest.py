@@ -83,22 +83,34 @@ def contestants(runs, groups, metric):
     key = _key(runs, metric)
     cost = next((x for x in _COSTS if all(("run", x) in r for r in runs.values())), "")
 
-    def number(folder, name):
-        return runs[folder].get(("run", name))
+    def mean(folders, name):
+        there = [x for f in folders if (x := runs[f].get(("run", name))) is not None]
+        return statistics.mean(there) if there else None
 
     found = []
     for title, folders in groups.items():
         values = {seed_of(runs[x]) or x: runs[x]["last", key] for x in folders}
         steps = sorted({runs[x]["last_step", key] for x in folders})
-        first = folders[0]
-        sizes = number(first, "parameters"), number(first, cost)
-        others = {
-            name: statistics.mean(there)
-            for name in (f"rest_{cost}", *_MEASURED)
-            if (there := [x for f in folders if (x := number(f, name)) is not None])
-        }
+        sizes = mean(folders, "parameters"), mean(folders, cost)
+        means = {name: mean(folders, name) for name in (f"rest_{cost}", *_MEASURED)}
+        others = {name: x for name, x in means.items() if x is not None}
         found.append(Contestant(_title(title, folders), values, *sizes, steps, others))
     return found, cost
+
+
+def lacking(runs, groups):
+    """Returns {name: why} of what the numbers of contestants leave out.
+
+    Such are operations without a count, and damaged files. The arguments are those of
+    `contestants`.
+    """
+    return {
+        f"{_title(title, folders)}: {name}": why
+        for title, folders in groups.items()
+        for folder in folders
+        for (section, name), why in runs[folder].items()
+        if section == "missing" and name != "no best.json"  # no column shows it
+    }
 
 
 def _title(title, folders):
@@ -133,11 +145,16 @@ def _key(runs, metric):
             f"{shorten(known)}."
         )
     for folder, run in runs.items():
+        own = sorted(name for kind, (name, *_) in run if kind == "last")
+        if not own:
+            raise UserError(
+                f"{folder} has no results of an evaluation. Leave it out, or evaluate "
+                f"it: remixer_tf eval --model_dir={folder}."
+            )
         if ("last", key) not in run:
-            own = sorted(name for kind, (name, *_) in run if kind == "last")
             raise UserError(
                 f"{folder} has no {key[0]}, and contestants in one table have one "
-                f"task. It has: {shorten(own) or 'no results'}."
+                f"task. It has: {shorten(own)}."
             )
     folders = {run.get(("unit", key)): folder for folder, run in runs.items()}
     if len(folders) > 1:
@@ -192,11 +209,19 @@ def _range(steps):
     return " to ".join(str(step) for step in dict.fromkeys((*steps[:1], *steps[-1:])))
 
 
-def write_contest(found, cost, metric, format, file, failed=MappingProxyType({})):
+def write_contest(
+    found,
+    cost,
+    metric,
+    format,
+    file,
+    failed=MappingProxyType({}),
+    lacks=MappingProxyType({}),
+):
     """Writes a table of `contestants`, differences being from the first.
 
     `failed` is {name: why} of runs that are in no row: a line for each, in CSV a row of
-    0 seeds.
+    0 seeds. `lacks` is what `lacking` gives: a line for each, in CSV a warning.
     """
     first = found[0]
     rows = [_summary(x, first) | {cost: x.flops} | x.others for x in found]
@@ -212,6 +237,8 @@ def write_contest(found, cost, metric, format, file, failed=MappingProxyType({})
         cells = [sum(row, []) for row in cells]
         cells += [[name, 0, *[""] * (len(header) - 2)] for name in failed]
         write_table(file, format, "", header, cells)
+        for name, why in lacks.items():
+            console.say(f"{name}: {why}", "warning", sys.stderr)
         return
     known = _HEADER | {name: SHOWN[name][0] for name in _MEASURED}
     header = [known.get(name, name.replace("_", " ")) for name in names]
@@ -219,7 +246,7 @@ def write_contest(found, cost, metric, format, file, failed=MappingProxyType({})
     title = f"{metric}: differences are from {first.title}"
     cells = [[_text(row.get(name), name) for name in names] for row in rows]
     write_table(file, format, title, header, cells)
-    write_missing(failed, format, file)
+    write_missing({**lacks, **failed}, format, file)
 
 
 def _csv(value, name):
@@ -257,9 +284,11 @@ def draw_contest(found, cost, metric, path):
     if not cost:
         label, places = "parameters", [x.parameters for x in found]
     if None in places:
+        lack = [x.title for x, at in zip(found, places, strict=True) if at is None]
         raise UserError(
-            "a plot needs the FLOPs or parameters of all runs, which "
-            "train_summary.json has when a run has ended. Train them to their end."
+            f"--plot={path} needs the FLOPs or parameters of all runs. Those of "
+            f"{', '.join(lack)} have no whole train_summary.json, which training "
+            "writes at its end. Train them to their end, or leave them out."
         )
     finite = [all(map(math.isfinite, x.values.values())) for x in found]
     if not all(finite):

@@ -15,12 +15,20 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import threading
 import traceback
 from types import MappingProxyType
 
 from remixer_tf import console
-from remixer_tf.errors import UserError, nearest, printable, quoted, too_old
+from remixer_tf.errors import (
+    StorageError,
+    UserError,
+    nearest,
+    printable,
+    quoted,
+    too_old,
+)
 
 COMMANDS = (
     *("train", "sweep", "eval", "infer", "score", "serve", "export"),
@@ -393,11 +401,35 @@ def add_contest(parser):
     add_table(parser)
 
 
-def check_contest(options):
-    """Raises a UserError for --plot without --metric, or a path of no picture.
+def check_output(options, name="output"):
+    """Raises an error if the file of an option cannot be written.
 
-    A sweep says so before hours of training.
+    A command says so before hours of work.
     """
+    path = getattr(options, name)
+    folder = os.path.dirname(path) or "."
+    is_device = os.path.exists(path) and not os.path.isfile(path)
+    reason = None
+    if os.path.isdir(path):
+        reason = "It is a folder. Name a file in it."
+    elif path == "-" or "://" in path or is_device:
+        return
+    elif not os.path.isdir(folder):
+        reason = f"There is no folder {folder!r}. Make it first."
+    else:
+        try:
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            reason = f"{error.strerror}. Name a file in another folder."
+    if reason:
+        raise StorageError(f"--{name}={path} cannot be written: {reason}")
+
+
+def check_contest(options):
+    """Raises an error for --plot without --metric, or files that cannot be written."""
+    if options.metric == "":
+        raise UserError("--metric is empty. Name a metric, such as cogs/test/loss.")
+    check_output(options)
     if not options.plot:
         return
     if not options.metric:
@@ -411,11 +443,7 @@ def check_contest(options):
             f"--plot={options.plot}: the name ends in none of {', '.join(known)}, the "
             "formats of pictures."
         )
-    folder = os.path.dirname(options.plot) or "."
-    if not os.path.isdir(folder):
-        raise UserError(
-            f"--plot={options.plot}: there is no folder {folder!r}. Make it first."
-        )
+    check_output(options, "plot")
 
 
 def write_runs(runs, groups, options, file, failed=MappingProxyType({})):
@@ -431,7 +459,8 @@ def write_runs(runs, groups, options, file, failed=MappingProxyType({})):
     found = contest.contestants(runs, groups, options.metric)
     if options.plot:
         contest.draw_contest(*found, options.metric, options.plot)
-    contest.write_contest(*found, options.metric, options.format, file, failed)
+    lacks = contest.lacking(runs, groups)
+    contest.write_contest(*found, options.metric, options.format, file, failed, lacks)
 
 
 def sizes(text):

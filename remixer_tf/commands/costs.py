@@ -11,7 +11,7 @@ import os
 import sys
 
 from remixer_tf import configuration, console
-from remixer_tf.commands import add_list, add_number, add_table
+from remixer_tf.commands import add_list, add_number, add_table, check_output
 from remixer_tf.configuration.reading import put_into_gin
 from remixer_tf.errors import UserError, nearest
 
@@ -64,6 +64,7 @@ def add_arguments(parser):
 
 
 def run(options):
+    check_output(options)
     own = [configuration.run_configuration(options)] if options.model_dir else []
     files = [*own, *options.gin_file, *_files_of_tables(options)]
     if not files:

@@ -72,6 +72,7 @@ def run(options):
     check_contest(options)
     runs = _runs(options)
     _check(runs, options.metric)
+    configuration.load_tensorflow()
     from remixer_tf.training.run_folder import check_writable
 
     check_writable(options.model_dir)
@@ -300,7 +301,6 @@ def _has_ended(run):
 
 
 def _write_table(runs, failed, options):
-    configuration.load_tensorflow()
     from remixer_tf.analysis.comparison import read_run, title_of_seeds
     from remixer_tf.serving.lines import open_text_output
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -122,6 +123,65 @@ def test_costs_and_speed(runs, capsys, tmp_path):
     assert "| 1e+06 | 3 | 15 | 2.5 | 8 |" in shown
 
 
+def test_flops_are_means_too(runs, capsys, tmp_path):
+    """Seeds have other batches, and so other FLOPs for each token of them."""
+    for seed, number in enumerate((1e6, 2e6, 6e6)):
+        summary(tmp_path / f"a{seed}", flops_per_token=number)
+    rows = [*csv.DictReader(compare(capsys, *runs, "--format=csv").splitlines())]
+    assert float(rows[0]["flops_per_token"]) == 3e6
+
+
+@pytest.mark.parametrize("format", ["markdown", "csv"])
+def test_what_numbers_leave_out_is_told(format, runs, capsys, tmp_path):
+    summary(tmp_path / "b2", not_counted=["Cholesky"])
+    (tmp_path / "a1" / "train_summary.json").write_text("{")
+    run_command("compare", [*runs, f"--metric={METRIC}", f"--format={format}"])
+    shown = capsys.readouterr()
+    shown = shown.err if format == "csv" else shown.out
+    assert "b0, b2, b5: no products of Cholesky: matrix-product FLOPs leave" in shown
+    assert "a0, a1, a2: train_summary.json is damaged: it does not count" in shown
+
+
+def summary(folder, **values):
+    path = folder / "train_summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_one_run_twice(runs, capsys, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "a0")
+    for twice in (runs[0], f"{runs[0]}/", tmp_path / "link"):
+        with pytest.raises(ValueError, match="a0 and .* are one run. Name each run on"):
+            compare(capsys, *runs, twice)
+
+
+def test_runs_without_a_number(runs, capsys, tmp_path):
+    (tmp_path / "a1" / "train_summary.json").unlink()
+    with pytest.raises(ValueError, match=r"of a1 have no whole train_summary.json"):
+        compare(capsys, *runs, f"--plot={tmp_path / 'plot.png'}")
+    shutil.rmtree(tmp_path / "b0" / "eval")
+    with pytest.raises(ValueError, match=r"b0 has no results .*eval --model_dir=.*b0"):
+        compare(capsys, *runs)
+    with pytest.raises(ValueError, match="--metric is empty. Name a metric"):
+        run_command("compare", [*runs, "--metric="])
+
+
+@pytest.mark.parametrize("command", ["compare", "sweep", "costs"])
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("none/table", "There is no folder '.*none'. Make it first."),
+        ("folder", "It is a folder. Name a file in it."),
+        ("/proc/table", "No such file or directory. Name a file in another folder."),
+    ],
+)
+def test_a_file_that_cannot_be_written(command, path, message, tmp_path):
+    """It is told before any work: there is no run and no model."""
+    (tmp_path / "folder").mkdir()
+    own = {"compare": ["none"], "sweep": [f"--model_dir={tmp_path}"], "costs": []}
+    with pytest.raises(ValueError, match=f"^--output=.* be written: {message}$"):
+        run_command(command, [*own[command], f"--output={tmp_path / path}"])
+
+
 def test_a_plot(runs, capsys, tmp_path):
     compare(capsys, *runs, f"--plot={tmp_path / 'plot.png'}")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
@@ -129,7 +189,7 @@ def test_a_plot(runs, capsys, tmp_path):
         for path, message in (
             ("plot.abc", r"plot.abc: the name ends in none of .*png"),
             ("plot", "plot: the name ends in none of"),
-            ("none/plot.png", "there is no folder '.*none'. Make it first"),
+            ("none/plot.png", "There is no folder '.*none'. Make it first"),
         ):
             arguments = runs if command == "compare" else [f"--model_dir={tmp_path}"]
             options = f"--metric={METRIC}", f"--plot={tmp_path / path}"

@@ -24,6 +24,7 @@ from remixer_tf.models.build import build_model
 from remixer_tf.objectives import losses
 from remixer_tf.objectives.batches import throughput_unit
 from remixer_tf.optimizers.options import make_optimizer
+from remixer_tf.startup import check_backend
 
 _MEASURED_STEPS = 5
 
@@ -94,8 +95,10 @@ def count(
         with_flops: bool; without, all FLOPs are 0, and nothing is traced.
 
     Raises a ValueError if these lengths are too long for the model, the dtype policy is
-    unknown, or the layout does not fit.
+    unknown, or the layout does not fit, and a UserError if Keras does not run on
+    TensorFlow.
     """
+    check_backend("Counting")
     model, optimizer = declare_run(model, optimizer, dtype_policy)
     arguments = _call_specs(model, batch_size, feature_lengths)
 
@@ -122,6 +125,7 @@ def count(
 
 def count_activations(model, *, batch_size, feature_lengths, dtype_policy="float32"):
     """Counts the `activation_bytes` of a `Profile`, see `count`."""
+    check_backend("Counting")
     with tf.Graph().as_default():
         model = build_model(model, dtype_policy)
 
@@ -167,6 +171,7 @@ def measure(
     Arguments and errors are those of `count`, and `jit_compile` of `TrainStep`. Returns
     the `rates` of a `Profile`, by the median time.
     """
+    check_backend("Measuring")
     model = build_model(model, dtype_policy)
     strategy = tf.distribute.get_strategy()
     optimizer = make_optimizer(optimizer)

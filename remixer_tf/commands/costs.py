@@ -78,7 +78,6 @@ def run(options):
     from remixer_tf.data.vocabulary_training import vocabularies_for_a_while
     from remixer_tf.serving.lines import open_text_output
 
-    configuration.check_backend("Counting")
     wanted = _wanted(options, len(files))
     profiles = {}
     for number, file in enumerate(files, start=1):

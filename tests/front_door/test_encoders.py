@@ -252,6 +252,13 @@ def test_what_jax_cannot_is_one_sentence(encoder, lm_run):
         encoder.classify("a")
     with pytest.raises(UserError, match=r"stream\(\) needs Keras on tensorflow"):
         rt.load(lm_run).stream("a")
+    from remixer_tf.analysis import costs  # late: it imports TensorFlow
+
+    sizes = {"batch_size": 1, "feature_lengths": {"inputs": 8}}
+    with pytest.raises(UserError, match="Counting needs Keras on tensorflow"):
+        costs.count(None, None, **sizes)
+    with pytest.raises(UserError, match="Measuring needs Keras on tensorflow"):
+        costs.measure(None, None, **sizes)
 
 
 def test_pictures_of_encoders_read_what_training_reads(classifier_run, span_run):

@@ -16,6 +16,7 @@ import argparse
 import statistics
 import sys
 
+from remixer_tf.commands import errors_in_one_line
 from remixer_tf.tables import markdown
 from studies import runs
 from studies.ablation_variants import GROUPS, VARIANTS
@@ -103,4 +104,5 @@ def main(arguments):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with errors_in_one_line():
+        main(sys.argv[1:])

@@ -20,11 +20,12 @@ import argparse
 import functools
 import json
 import os
-import re
 import sys
 import tempfile
 from typing import NamedTuple
 
+from remixer_tf.commands import errors_in_one_line
+from remixer_tf.errors import UserError
 from studies import runs
 from studies.bench_models import MATCHES, REFERENCE, SETTINGS, contestants
 
@@ -52,7 +53,10 @@ class Cell(NamedTuple):
 
 
 def plan(seeds, names=""):
-    """Returns the `Cell`s whose name matches a regular expression, in their order."""
+    """Returns the `Cell`s whose name matches a regular expression, in their order.
+
+    Raises a UserError if there are none.
+    """
     cells = [
         Cell(setting, mixer, match, seed)
         for seed in range(seeds)
@@ -61,27 +65,39 @@ def plan(seeds, names=""):
         for mixer in contestants(setting)
         if (mixer == REFERENCE) == (match == "")
     ]
-    return [cell for cell in cells if re.search(names, cell.name)]
+    chosen = runs.matching(names, dict.fromkeys(cell.name for cell in cells))
+    return [cell for cell in cells if cell.name in chosen]
 
 
 def read_lines(folder, gin=None):
     """Returns {`Cell`: line} of a folder's results, dictionaries of `measure`.
 
-    Raises a ValueError if the runs had other gin files and bindings than `gin`, if that
-    is given.
+    Raises a UserError if the runs had other gin files and bindings than `gin`, if that
+    is given, or a line is damaged.
     """
     path = os.path.join(folder, "bench.jsonl")
     if not os.path.exists(path):
         return {}
+    found = {}
     with open(path, encoding="utf-8") as file:
-        lines = [json.loads(line) for line in file]
-    for line in lines:
-        if gin is not None and line["gin"] != gin:
-            raise ValueError(
-                f"{path} has runs with other settings: gin files and bindings were "
-                f"{line['gin']}, and are {gin}. Set another --output."
-            )
-    return {Cell(*(line[name] for name in Cell._fields)): line for line in lines}
+        for number, text in enumerate(file, start=1):
+            try:
+                line = json.loads(text)
+                found[Cell(*(line[name] for name in Cell._fields))] = line
+                whole = text.endswith("\n")
+            except (ValueError, KeyError, TypeError):
+                whole = False
+            if not whole:
+                raise UserError(
+                    f"{path}, line {number}, is no whole line of results. Remove it: "
+                    "its run is made again."
+                )
+            if gin is not None and line["gin"] != gin:
+                raise UserError(
+                    f"{path} has runs with other settings: gin files and bindings were "
+                    f"{line['gin']}, and are {gin}. Set another --output."
+                )
+    return found
 
 
 def measure(cell, size, gin, data):
@@ -182,11 +198,12 @@ def _size(setting, mixer, gin, width=None, with_flops=True):
 def train_cells(cells, options):
     """Trains the cells that the folder lacks, and appends a line for each.
 
-    Raises a RuntimeError at the end if runs have failed; others are kept.
+    Raises a UserError at the end if runs have failed; others are kept.
     """
     gin = [*options.gin_file, *options.gin]
     done = read_lines(options.output, gin)
     text = runs.text_files(options.text)
+    os.makedirs(options.output, exist_ok=True)
     sizes = {
         cell[:3]: {name: line[name] for name in ("width", "parameters", "flops")}
         for cell, line in done.items()
@@ -206,14 +223,18 @@ def train_cells(cells, options):
                 given = cell, sizes.get(cell[:3]), gin, data[cell.setting]
                 calls.append((cell, runs.apart, (measure, cell.name, *given)))
         for cell, future in runs.as_they_end(executor, options.workers, calls):
-            if future.exception():
-                failed.append(cell.name)
+            if error := future.exception():
+                failed.append(f"{cell.name}, seed {cell.seed}")
+                print(f"error: {error}", file=sys.stderr, flush=True)
                 continue
             file.write(json.dumps(future.result()) + "\n")
             file.flush()
             print(f"{cell.name}, seed {cell.seed}: done", flush=True)
     if failed:
-        raise RuntimeError(f"runs failed, see above: {', '.join(failed)}")
+        raise UserError(
+            f"{len(failed)} runs failed, see above: {'; '.join(failed)}. Run the same "
+            "command to try them again; runs that have ended are kept."
+        )
 
 
 def main(arguments):
@@ -230,13 +251,19 @@ def main(arguments):
     if options.report:
         from studies.bench_report import write_page
 
-        write_page(options.output, read_lines(options.output), cells)
+        lines = read_lines(options.output)
+        if not lines:
+            raise UserError(
+                f"--output={options.output} has no bench.jsonl with runs. Name the "
+                "folder that --text trained into."
+            )
+        write_page(options.output, lines, cells)
     elif options.text is None:
         parser.error("--text names the folder of text files to train on.")
     else:
-        os.makedirs(options.output, exist_ok=True)
         train_cells(cells, options)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with errors_in_one_line():
+        main(sys.argv[1:])

@@ -1,16 +1,20 @@
 """Runs of a benchmark: made once, several at a time, told apart by their means."""
 
+import argparse
 import concurrent.futures
 import itertools
 import json
 import math
 import multiprocessing
 import os
+import pathlib
 import re
 import statistics
 import time
 import traceback
 from typing import NamedTuple
+
+from remixer_tf.errors import UserError, nearest
 
 MIN_DEVIATIONS = 2.0
 
@@ -63,14 +67,14 @@ def train(run):
         - statistics that layers reported, {name: [[step, value], ...]}.
 
     Raises:
-        ValueError: the folder's result has other settings.
+        UserError: the folder's result has other settings.
     """
     path = os.path.join(run.output, f"{run.name}.json")
     if os.path.exists(path):
         with open(path) as file:
             result = json.load(file)
         if result["settings"] != run.settings:
-            raise ValueError(
+            raise UserError(
                 f"{path} is of other settings than asked for: {result['settings']} "
                 f"instead of {run.settings}. Set another --output."
             )
@@ -148,10 +152,10 @@ def train_all(variants, run_file, options, data):
         dictionary of names to lists of what `train` returns, by seed.
 
     Raises:
-        RuntimeError: a run failed; its traceback is printed.
+        UserError: a run failed, see `apart`, or --variants matches no name.
     """
+    names = matching(options.variants, variants)
     os.makedirs(options.output, exist_ok=True)
-    names = [name for name in variants if re.search(options.variants, name)]
     runs = [
         Run(
             name=f"{name}-{seed}",
@@ -209,14 +213,15 @@ def as_they_end(executor, number, calls):
 def apart(function, name, *arguments):
     """Calls a function for the run of a name, in a process of its own.
 
-    Raises a RuntimeError if the run fails, and prints its traceback.
+    Raises a UserError if the run fails. A traceback is printed, but of a user's error.
     """
     try:
         return function(*arguments)
     except Exception as error:
-        # gin gives an error another class, which cannot be sent between processes.
-        traceback.print_exc()
-        raise RuntimeError(f"The run {name} failed: {error}") from None
+        if not isinstance(error, UserError):
+            traceback.print_exc()
+        # Another class of error perhaps cannot be sent between processes.
+        raise UserError(f"The run {name} failed: {error}") from None
 
 
 def use_one_thread():
@@ -275,7 +280,13 @@ def unigram_loss(text):
 
 
 def text_files(folder):
-    """Returns the `Run.data` of a folder of text files."""
+    """Returns the `Run.data` of a folder of text files; without any, a UserError."""
+    endings = "*.txt", "*.txt.gz", "*.jsonl", "*.jsonl.gz"
+    if not any(any(pathlib.Path(folder).rglob(ending)) for ending in endings):
+        raise UserError(
+            f"--text={folder} has no {', '.join(endings)} in it or below. Name a "
+            "folder of text files."
+        )
     return [f"text_files.directory = {os.path.abspath(folder)!r}"]
 
 
@@ -299,6 +310,32 @@ def word_vocabulary(folder, task):
     return path
 
 
+def matching(pattern, names):
+    """Returns the names that a regular expression matches, a list.
+
+    Raises a UserError if it is none, or matches no name.
+    """
+    try:
+        found = [name for name in names if re.search(pattern, name)]
+    except re.error as error:
+        raise UserError(
+            f"--variants is a regular expression: {error}. Received: {pattern!r}"
+        ) from None
+    if not found:
+        raise UserError(
+            f"--variants={pattern} matches no name.{nearest(pattern, names)} They are "
+            f"{', '.join(names)}."
+        )
+    return found
+
+
+def _number(text):
+    """The type of an option that is a whole number of at least 1."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"expected 1, 2, ... Received: {text!r}")
+    return int(text)
+
+
 def add_arguments(parser, data="--text", help="folder of text files", required=True):
     """Adds what the command of every comparison takes to an `argparse` parser.
 
@@ -309,8 +346,11 @@ def add_arguments(parser, data="--text", help="folder of text files", required=T
     """
     parser.add_argument(data, required=required, help=help)
     parser.add_argument("--output", required=True, help="folder of the results")
-    parser.add_argument("--workers", type=int, default=2, help="runs at once")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of a model")
+    for name, default, help in (
+        ("workers", 2, "runs at once"),
+        ("seeds", 3, "runs of a model"),
+    ):
+        parser.add_argument(f"--{name}", type=_number, default=default, help=help)
     parser.add_argument(
         "--variants", default="", metavar="REGEX", help="only those that match"
     )

@@ -19,11 +19,11 @@ import argparse
 import json
 import math
 import os
-import re
 import statistics
 import sys
 import time
 
+from remixer_tf.commands import errors_in_one_line
 from studies import runs
 from studies.smlp_models import MODELS
 from studies.smlp_report import Comparison
@@ -106,7 +106,7 @@ def main(arguments):
     if options.time:
         runs.use_one_thread()
         times = time_steps(
-            [name for name in MODELS if re.search(options.variants, name)],
+            runs.matching(options.variants, MODELS),
             options.gin,
             options.rounds,
         )
@@ -133,4 +133,5 @@ def main(arguments):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with errors_in_one_line():
+        main(sys.argv[1:])

@@ -113,5 +113,5 @@ def test_command(tmp_path, capfd):
         assert f"| {name} |" in printed
         assert f"| {results[name]['loss']:.4f} | 1 |" in printed
     assert "frequencies alone has a loss of 2." in printed
-    with pytest.raises(RuntimeError, match="other settings.*Set another --output"):
+    with pytest.raises(ValueError, match="other settings.*Set another --output"):
         ablation.main([*arguments, "--gin=LEARNING_RATE = 1.0"])

@@ -167,6 +167,67 @@ def test_other_settings_are_refused(tmp_path):
         bench.read_lines(tmp_path, ["D_MODEL = 256"])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["--text=TEXT", "--variants=mlm-fnett"],
+            "matches no name. Nearest: mlm-fnet-",
+        ),
+        (["--text=TEXT", "--variants=("], "is a regular expression: missing )"),
+        (["--text=OUTPUT"], "has no *.txt, *.txt.gz, *.jsonl, *.jsonl.gz in it or bel"),
+        (["--text=TEXT", "--seeds=0"], "--seeds: expected 1, 2, ... Received: '0'"),
+        (
+            ["--text=TEXT", "--workers=-1"],
+            "--workers: expected 1, 2, ... Received: '-1'",
+        ),
+        (["--report"], "has no bench.jsonl with runs. Name the folder that"),
+        ([], "--text names the folder of text files to train on."),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_written(
+    arguments, words, tmp_path, capsys
+):
+    output, text = tmp_path / "output", write_text(tmp_path / "text")
+    given = [f"--output={output}", *arguments]
+    given = [
+        x.replace("TEXT", str(text)).replace("=OUTPUT", f"={output}") for x in given
+    ]
+    with pytest.raises((ValueError, SystemExit)) as error:
+        bench.main(given)
+    of_argparse = isinstance(error.value, SystemExit)
+    message = capsys.readouterr().err if of_argparse else str(error.value)
+    assert words in message and (of_argparse or "\n" not in message)
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("end", ["{", '{"setting": "lm"}\n', "[]\n", None])
+def test_a_line_that_a_kill_left(end, tmp_path):
+    """One without its end too, to which the next line would be written."""
+    line = {"setting": "lm", "mixer": "tnn", "match": "flops", "seed": 0, "gin": []}
+    lines = [json.dumps(line), json.dumps(line | {"seed": 1})]
+    text = "\n".join(lines) if end is None else lines[0] + "\n" + end
+    (tmp_path / "bench.jsonl").write_text(text)
+    with pytest.raises(
+        ValueError, match="line 2, is no whole line .* Remove it: its r"
+    ):
+        bench.read_lines(tmp_path)
+
+
+@pytest.mark.slower
+def test_a_run_that_fails_is_one_line(tmp_path, capfd):
+    text = write_text(tmp_path / "text")
+    given = f"--output={tmp_path}", f"--text={text}", "--seeds=1", "--variants=mlm-att"
+    with pytest.raises(
+        ValueError, match="1 runs failed, .*: mlm-attention, seed 0. Run"
+    ):
+        bench.main([*given, "--gin=TRAIN_STEPS = 3"])
+    shown = capfd.readouterr().err
+    message = "The run mlm-attention failed: total_steps must be more than warmup_steps"
+    assert f"error: {message}" in shown and "Traceback" not in shown
+    assert (tmp_path / "bench.jsonl").read_text() == ""
+
+
 @pytest.mark.slower
 def test_two_mixers(tmp_path):
     """Both matches of FNet, in this process, which has TensorFlow already."""

@@ -78,12 +78,11 @@ def export_tokens(graph, task, name, folder, weights="float32", configuration=No
                 runtime.quantize(path, graph.weights.matrices(), weights)
                 agreement = token_agreement(runtime, path, function, examples)
         except ValueError as error:
-            other = "another search (text_to_text.decode_fn)"
+            others = ["another search (text_to_text.decode_fn)"]
             if "FFT" in str(error):
-                other = "'matmul' as FourierMixing.method or ToeplitzUnit.method"
-            raise UserError(
-                f"{error} Nothing was written. Export a SavedModel, or {other}."
-            ) from error
+                others = [f"'matmul' as {name}" for name in graph.transforms()]
+            ways = ", or ".join(["Export a SavedModel", *others])
+            raise UserError(f"{error} Nothing was written. {ways}.") from error
         texts = {name: x.vocabulary for name, x in own.items() if is_text(x)}
         kept = {name: describe_vocabulary(x) for name, x in texts.items()}
         kept = remember_vocabularies(place, kept)

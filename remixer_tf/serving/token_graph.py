@@ -72,6 +72,12 @@ class TokenGraph(tf.Module):
             return str(error)
         return ""
 
+    def transforms(self):
+        """Returns the arguments, as "FourierMixing.method", that ask for an FFT."""
+        layers = self._model()._flatten_layers()
+        fast = [x for x in layers if getattr(x, "method", None) == "fft"]
+        return sorted({f"{type(layer).__name__}.method" for layer in fast})
+
     def search(self, batch):
         """Decodes a batch, see `searchable`, to a `Decoded`."""
         with self.weights.reading():

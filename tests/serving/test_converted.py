@@ -551,8 +551,18 @@ def test_a_transform_that_a_format_lacks_has_another_way(tmp_path, monkeypatch):
     monkeypatch.setitem(converted.RUNTIMES, "fake", runtime)
     feature = seqio.Feature(seqio.ByteVocabulary())
     task = types.SimpleNamespace(output_features={"targets": feature})
-    with pytest.raises(ValueError, match="tf.IRFFT.*'matmul' as Fourier"):
-        converted.export_tokens(fake_graph(), task, "fake", str(tmp_path / "1"))
+    graph = fake_graph()
+    for names, way in (["Own.method"], ", or 'matmul' as Own.method."), ([], "."):
+        graph.transforms = lambda names=names: names
+        with pytest.raises(ValueError, match=f"tf.IRFFT.*SavedModel{way}$"):
+            converted.export_tokens(graph, task, "fake", str(tmp_path / "1"))
+
+
+def test_layers_that_ask_for_a_transform():
+    for mixer, expected in ("tnn", ["ToeplitzUnit.method"]), ("trimlp", []):
+        model = value_of(tiny_mixing(mixer, "mixing_lm"), "Run.model")()
+        model.build()
+        assert token_graph(model).transforms() == expected
 
 
 @RUNTIMES

@@ -525,6 +525,15 @@ def require_positions(context):
         )
 
 
+def require_unpacked(layer, context, why):
+    """Raises a ValueError for packed examples; `why` says what mixes them."""
+    if context.segment_ids is not None:
+        raise UserError(
+            f"Layer '{layer.path}' cannot keep packed examples apart: {why}. Received: "
+            "segment_ids. Train with packing off (in gin: Batching.pack = False)."
+        )
+
+
 def not_causal(layer):
     """The error text for a layer in a decoder that is not causal."""
     return (

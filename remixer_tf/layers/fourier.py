@@ -7,8 +7,7 @@ import numpy as np
 from keras import ops
 
 from remixer_tf.arguments import Tensor, checked, one_of
-from remixer_tf.errors import UserError
-from remixer_tf.layers.base import Context, Sublayer
+from remixer_tf.layers.base import Context, Sublayer, require_unpacked
 from remixer_tf.layers.keywords import SublayerKeywords
 from remixer_tf.layers.sowing import MixingFacts, sow
 
@@ -52,11 +51,7 @@ class FourierMixing(Sublayer):
         )
 
     def call(self, x: Tensor, context: Context, training: bool = False) -> Tensor:
-        if context.segment_ids is not None:
-            raise UserError(
-                f"Layer '{self.path}' cannot keep packed examples apart: the transform "
-                "sees a whole row. Received: segment_ids. Train with packing off."
-            )
+        require_unpacked(self, context, "the transform sees a whole row")
         dtype, (length, channels) = x.dtype, x.shape[1:]
         x = ops.cast(x, "float32")
         if context.padding_mask is not None:

@@ -6,8 +6,13 @@ import numpy as np
 from keras import ops
 
 from remixer_tf.arguments import PositiveInt, Shape, Tensor, checked
-from remixer_tf.errors import UserError
-from remixer_tf.layers.base import Context, Sublayer, dense, get_activation
+from remixer_tf.layers.base import (
+    Context,
+    Sublayer,
+    dense,
+    get_activation,
+    require_unpacked,
+)
 from remixer_tf.layers.keywords import SublayerKeywords
 from remixer_tf.layers.normalization import LayerNorm
 
@@ -68,12 +73,7 @@ class HyperMixing(Sublayer):
         self.norm.build(hidden)
 
     def call(self, x: Tensor, context: Context, training: bool = False) -> Tensor:
-        if context.segment_ids is not None:
-            raise UserError(
-                f"Layer '{self.path}' cannot keep packed examples apart: its hidden "
-                "units see all positions of a row. Received: segment_ids. Train with "
-                "packing off."
-            )
+        require_unpacked(self, context, "its hidden units see all positions of a row")
         if context.padding_mask is not None:
             x = x * ops.cast(context.padding_mask, x.dtype)[:, :, None]
         located = x + ops.cast(sinusoids(*x.shape[1:]), x.dtype)

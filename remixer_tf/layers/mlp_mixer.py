@@ -14,6 +14,7 @@ from remixer_tf.layers.base import (
     check_length,
     get_activation,
     require_max_length,
+    require_unpacked,
 )
 from remixer_tf.layers.keywords import SublayerKeywords
 
@@ -72,12 +73,7 @@ class _TokenMLP(Sublayer):
         return x * ops.cast(context.padding_mask, x.dtype)[:, :, None]
 
     def _refuse_segments(self, context):
-        if context.segment_ids is not None:
-            raise UserError(
-                f"Layer '{self.path}' cannot keep packed examples apart: its hidden "
-                "units see all positions of a row. Received: segment_ids. Train with "
-                "packing off."
-            )
+        require_unpacked(self, context, "its hidden units see all positions of a row")
 
 
 class TokenMixingMLP(_TokenMLP):

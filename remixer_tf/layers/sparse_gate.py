@@ -14,7 +14,12 @@ from remixer_tf.arguments import Cache, PositiveInt, Shape, checked, one_of
 from remixer_tf.errors import UserError
 from remixer_tf.kernels.take_rows import take_rows
 from remixer_tf.layers.assignment import assign_balanced
-from remixer_tf.layers.base import Context, require_max_length, softmax
+from remixer_tf.layers.base import (
+    Context,
+    require_max_length,
+    require_unpacked,
+    softmax,
+)
 from remixer_tf.layers.gmlp import GateKeywords, SpatialGatingUnit
 from remixer_tf.layers.sowing import sow
 
@@ -121,12 +126,8 @@ class SparseSpatialGate(SpatialGatingUnit):
     def _mix(self, x, context):
         if not self.num_deciding:
             return super()._mix(x, context)
-        if context.segment_ids is not None:
-            raise UserError(
-                f'Spatial experts with routing="{self.routing}" route the channels of '
-                "a whole row, so they cannot tell packed examples apart. Received: "
-                f"segment_ids in layer '{self.path}'. Train with packing off."
-            )
+        why = f'routing="{self.routing}" routes the channels of a whole row'
+        require_unpacked(self, context, why)
         channels = ops.transpose(x, (0, 2, 1))
         experts, probability = self._route(channels, context)
         # Each channel is a row, so that what moves lies together, and comes to its

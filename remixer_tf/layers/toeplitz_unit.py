@@ -15,7 +15,6 @@ from remixer_tf.arguments import (
     checked,
     one_of,
 )
-from remixer_tf.errors import UserError
 from remixer_tf.kernels.fft_product import fft_product, reference
 from remixer_tf.layers.base import (
     Context,
@@ -26,6 +25,7 @@ from remixer_tf.layers.base import (
     fill_cache,
     get_activation,
     require_causal,
+    require_unpacked,
     update_cache,
 )
 from remixer_tf.layers.keywords import SublayerKeywords
@@ -116,11 +116,7 @@ class ToeplitzUnit(Sublayer):
         return MixingFacts("T", filter=self._filter(length)[:_SHOWN])
 
     def call(self, x: Tensor, context: Context, training: bool = False) -> Tensor:
-        if context.segment_ids is not None:
-            raise UserError(
-                f"Layer '{self.path}' cannot keep packed examples apart: its transform "
-                "sees a whole row. Received: segment_ids. Train with packing off."
-            )
+        require_unpacked(self, context, "its transform sees a whole row")
         v = self.act(self.value(x))
         if context.padding_mask is not None:
             v = v * ops.cast(context.padding_mask, v.dtype)[:, :, None]

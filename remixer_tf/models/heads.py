@@ -172,7 +172,8 @@ class ClassificationHead(Head):
         if context.segment_ids is not None:
             raise UserError(
                 "One class is told for each row, and packed rows hold several "
-                "examples. Received: encoder_segment_ids. Train with packing off."
+                "examples. Received: encoder_segment_ids. Train with packing off "
+                "(in gin: Batching.pack = False)."
             )
         return self.classifier(self._pool(x, context))[:, None]
 

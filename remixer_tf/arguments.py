@@ -113,6 +113,16 @@ def _check_texts(name, value):
         raise UserError(f"{name} must be a list of str. Received: {received}")
 
 
+def _check_number_list(name, value):
+    several = isinstance(value, (list, tuple))
+    for number in value if several else [value]:
+        real = isinstance(number, numbers.Real) and not isinstance(number, bool)
+        if not (several and real and math.isfinite(number)):
+            raise UserError(
+                f"{name} must be a list of numbers. Received: {name}={value!r:.200}"
+            )
+
+
 def _check_functions(name, value):
     if not isinstance(value, (list, tuple)) or not all(map(callable, value)):
         raise UserError(
@@ -134,6 +144,7 @@ Factory = Annotated[
 ]
 Text = Annotated[str, instance(str)]
 Texts = Annotated[Collection[str], Check("texts", _check_texts)]
+Numbers = Annotated[Sequence[float], Check("numbers", _check_number_list)]
 Functions = Annotated[
     Sequence[Callable[..., Any]], Check("functions", _check_functions)
 ]

@@ -5,15 +5,14 @@ returns the image for the next one. Values lie in [0, 255] until `normalize`.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Annotated
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from remixer_tf.arguments import (
     NonNegativeInt,
+    Numbers,
     PositiveFloat,
     PositiveInt,
     Tensor,
@@ -170,7 +169,7 @@ def choose(seeds, functions):
 
 
 def _check_deviations(name, value):
-    for number in np.ravel(value).tolist():
+    for number in value:
         check_range(name, number, "numbers above 0", lambda x: x > 0)
 
 
@@ -178,8 +177,8 @@ def _check_deviations(name, value):
 def normalize(
     image: Tensor,
     seeds: Seeds,
-    mean: Sequence[float] = (123.675, 116.28, 103.53),
-    std: Annotated[Sequence[float], _check_deviations] = (58.395, 57.12, 57.375),
+    mean: Numbers = (123.675, 116.28, 103.53),
+    std: Annotated[Numbers, _check_deviations] = (58.395, 57.12, 57.375),
 ):
     """`(image - mean) / std` for each channel; the defaults are ImageNet's.
 

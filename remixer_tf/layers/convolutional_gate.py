@@ -133,11 +133,13 @@ class ConvolutionalGate(SpatialGatingUnit):
         super().__init__(norm_epsilon=norm_epsilon, **kwargs)
 
     def make_mixing(self, **options):
-        if options["toeplitz"] or options["num_mixing_heads"] != 1:
-            raise UserError(
-                "a convolution has a kernel for each channel and distance, and neither "
-                "toeplitz nor num_mixing_heads. Leave them out of ConvolutionalGate."
-            )
+        for name, plain in (("toeplitz", False), ("num_mixing_heads", 1)):
+            if options[name] != plain:
+                raise UserError(
+                    f"ConvolutionalGate has no {name}: a convolution has a kernel for "
+                    "each channel and distance. Received: "
+                    f"{name}={options[name]!r}. Leave it out."
+                )
         names = "kernel_initializer bias_initializer causal max_length name dtype"
         options = {name: options[name] for name in names.split()}
         return DepthwiseConvolution(self.kernel_size, **options)

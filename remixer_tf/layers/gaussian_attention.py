@@ -7,7 +7,7 @@ from typing import Any, Unpack
 import numpy as np
 from keras import ops
 
-from remixer_tf.arguments import PositiveFloat, Shape, checked
+from remixer_tf.arguments import Numbers, PositiveFloat, Shape, checked
 from remixer_tf.errors import UserError
 from remixer_tf.layers.keywords import SublayerKeywords
 from remixer_tf.layers.length_mixing import MadeMatrix
@@ -60,7 +60,7 @@ class GaussianAttention(ProjectedMixing):
         d_kv: int,
         dropout_rate: float = 0.0,
         use_bias: bool = False,
-        offsets: Sequence[float] | None = None,
+        offsets: Numbers | None = None,
         deviation: PositiveFloat = 1.0,
         **kwargs: Unpack[SublayerKeywords],
     ):

@@ -20,7 +20,7 @@ class PositionNetwork(keras.layers.Layer):
         channels: int, outputs.
         width: int, of the hidden layers.
         layers: int.
-        decay: float above 0; 1 for none.
+        decay: float in (0, 1]; 1 for none.
 
     Call arguments:
         distances: `[n]`.

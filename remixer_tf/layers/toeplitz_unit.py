@@ -8,12 +8,12 @@ from keras import ops
 from remixer_tf.arguments import (
     Cache,
     NonNegativeInt,
-    PositiveFloat,
     PositiveInt,
     Shape,
     Tensor,
     checked,
     one_of,
+    within,
 )
 from remixer_tf.kernels.fft_product import fft_product, reference
 from remixer_tf.layers.base import (
@@ -33,6 +33,7 @@ from remixer_tf.layers.position_network import PositionNetwork
 from remixer_tf.layers.sowing import MixingFacts, sow
 
 _SHOWN = 8  # channels in pictures
+Decay = Annotated[float, within("a number in (0, 1]", lambda x: 0 < x <= 1)]
 METHODS = {"fft": fft_product, "matmul": reference}
 
 
@@ -67,7 +68,7 @@ class ToeplitzUnit(Sublayer):
         d_hidden: PositiveInt,
         d_positions: PositiveInt,
         position_layers: NonNegativeInt = 3,
-        decay: PositiveFloat = 0.99,
+        decay: Decay = 0.99,
         activation: str = "silu",
         method: Annotated[str, one_of(METHODS)] = "fft",
         **kwargs: Unpack[SublayerKeywords],

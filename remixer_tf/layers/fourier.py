@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from remixer_tf.arguments import Tensor, checked, one_of
-from remixer_tf.layers.base import Context, Sublayer, require_unpacked
+from remixer_tf.layers.base import Context, Sublayer, require_unpacked, wide
 from remixer_tf.layers.keywords import SublayerKeywords
 from remixer_tf.layers.sowing import MixingFacts, sow
 
@@ -52,7 +52,7 @@ class FourierMixing(Sublayer):
 
     def call(self, x: Tensor, context: Context, training: bool = False) -> Tensor:
         require_unpacked(self, context, "the transform sees a whole row")
-        dtype, (length, channels) = x.dtype, x.shape[1:]
+        length, channels = x.shape[1:]
         x = ops.cast(x, "float32")
         if context.padding_mask is not None:
             x = x * ops.cast(context.padding_mask, "float32")[:, :, None]
@@ -64,7 +64,8 @@ class FourierMixing(Sublayer):
             over_channels = [ops.matmul(x, wave) for wave in _waves(channels)]
             y = ops.matmul(cosines, over_channels[0])
             y -= ops.matmul(sines, over_channels[1])
-        return ops.cast(y, dtype)
+        # Sums over all tokens may exceed float16.
+        return ops.cast(y, wide(self.dtype_policy).compute_dtype)
 
     def mixing_facts(self, length: int) -> MixingFacts:
         """See `Sublayer`: pictures show Re(F_n)."""

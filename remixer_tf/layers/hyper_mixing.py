@@ -12,6 +12,7 @@ from remixer_tf.layers.base import (
     dense,
     get_activation,
     require_unpacked,
+    wide,
 )
 from remixer_tf.layers.keywords import SublayerKeywords
 from remixer_tf.layers.normalization import LayerNorm
@@ -51,7 +52,7 @@ class HyperMixing(Sublayer):
         if tied:
             self.lora_projections = type(self).lora_projections[:2]
         self.act = get_activation(activation)
-        self.norm = LayerNorm(name="norm", dtype=self.dtype_policy)
+        self.norm = LayerNorm(name="norm", dtype=wide(self.dtype_policy))
 
     def not_causal(self):
         return (
@@ -78,6 +79,9 @@ class HyperMixing(Sublayer):
             x = x * ops.cast(context.padding_mask, x.dtype)[:, :, None]
         located = x + ops.cast(sinusoids(*x.shape[1:]), x.dtype)
         made = [wo(self.act(wi(located))) for wi, wo in self.networks]
+        # Sums over all tokens may exceed float16.
+        dtype = wide(self.dtype_policy).compute_dtype
+        made, x = [ops.cast(w, dtype) for w in made], ops.cast(x, dtype)
         hidden = self.act(ops.einsum("bsu,bsd->bud", made[0], x))  # act(W_1^T X)
         return self.norm(ops.matmul(made[-1], hidden))
 

@@ -4,8 +4,9 @@ import functools
 
 import numpy as np
 import pytest
+from keras import ops
 
-from remixer_tf.layers import FourierMixing
+from remixer_tf.layers import Context, FourierMixing
 from remixer_tf.models import TransformerStack
 from remixer_tf.testing import check_sublayer
 from tests.layers.mixers import (
@@ -29,6 +30,16 @@ def test_the_paper_s_equation(method):
     assert not weights
     x = inputs().astype("float64") * PADDING[..., None]
     check_equation(layer, np.fft.fft2(x).real, tolerance=1e-5)
+
+
+@METHODS
+def test_sums_may_exceed_float16(method):
+    """n equal tokens x have the sum n x, and float16 ends at 65,504."""
+    layer = FourierMixing(method, dtype="mixed_float16")
+    x = np.zeros((1, 400, WIDTH), "float16")
+    x[..., 0] = 300.0
+    y = np.array(layer(ops.convert_to_tensor(x), context=Context()))
+    np.testing.assert_allclose(y[0, 0], 400 * 300.0, rtol=1e-5)
 
 
 @pytest.mark.slow

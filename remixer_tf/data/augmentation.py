@@ -17,10 +17,12 @@ from remixer_tf.arguments import (
     PositiveInt,
     Tensor,
     checked,
+    one_of,
 )
 from remixer_tf.errors import check_range
 
 _GRAY = 128.0
+METHODS = tuple(x for name, x in vars(tf.image.ResizeMethod).items() if name.isupper())
 
 
 class Seeds(keras.random.SeedGenerator):
@@ -75,7 +77,7 @@ def resize_and_center_crop(
     seeds: Seeds,
     image_size: PositiveInt,
     share: PositiveFloat = 0.875,
-    method: str = "bicubic",
+    method: Annotated[str, one_of(METHODS)] = "bicubic",
     squash: bool = False,
 ):
     """The middle of the image, for evaluation: nothing is random.
@@ -88,7 +90,7 @@ def resize_and_center_crop(
         image, seeds: see the module.
         image_size: int, side of the square that is cut out.
         share: float above 0, of the image's shorter side.
-        method: str, of `tf.image.resize`.
+        method: str, one of `METHODS`, those of `tf.image.resize`.
         squash: bool, whether the image is first stretched to a square.
     """
     # 14 / (14 / 25) is below 25.

@@ -63,6 +63,7 @@ NORMAL = functools.partial(augmentation.normalize, np.zeros([4, 4, 3]), Seeds(0)
         (lambda: TfdsImages(5), "name must be a str. Received: name=5"),
         (lambda: CROP(image_size="8"), "image_size must be an integer of at least 1."),
         (lambda: CROP(image_size=8, share=0), "share must be a number above 0. Recei"),
+        (lambda: CROP(image_size=8, method="x"), "method must be one of bilinear, nea"),
         (lambda: NORMAL(mean="abc"), "mean must be a list of numbers. Received: mean="),
         (lambda: NORMAL(mean=(0, "1", 1)), "mean must be a list of numbers. Received:"),
         (lambda: NORMAL(std=(0, 1, 1)), "std must be numbers above 0. Received: std=0"),

@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import statistics
+import threading
 import time
 import traceback
 from typing import NamedTuple
@@ -178,13 +179,29 @@ def train_all(variants, run_file, options, data):
 
 
 def processes(number, one_thread, runs_of_each):
-    """Returns an executor of so many processes; each ends after some runs."""
+    """Returns an executor of so many processes; each ends after some runs.
+
+    They end with the process that starts them, also if that is killed.
+    """
     return concurrent.futures.ProcessPoolExecutor(
         number,
         multiprocessing.get_context("spawn"),
-        initializer=use_one_thread if one_thread else None,
+        initializer=_start,
+        initargs=(one_thread,),
         max_tasks_per_child=runs_of_each,
     )
+
+
+def _start(one_thread):
+    if one_thread:
+        use_one_thread()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent():
+    # A worker that waits for calls would wait forever: it holds the pipe's other end.
+    multiprocessing.parent_process().join()
+    os._exit(1)
 
 
 def as_they_end(executor, number, calls):

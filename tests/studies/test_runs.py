@@ -2,7 +2,12 @@
 
 import math
 import os
+import pathlib
+import signal
 import statistics
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -35,3 +40,33 @@ def test_a_process_that_has_had_its_runs_gives_way_to_another():
             key: future.result() for key, future in runs.as_they_end(executor, 1, calls)
         }
     assert [*found] == [*range(5)] and len({*found.values()}) == 3
+
+
+PARENT = """
+import os, time
+from studies import runs
+if __name__ == "__main__":
+    executor = runs.processes(1, False, runs_of_each=9)
+    print(executor.submit(os.getpid).result(), flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_process_that_waits_ends_with_a_killed_study(tmp_path):
+    (tmp_path / "parent.py").write_text(PARENT)
+    root = pathlib.Path(__file__).parents[2]
+    process = subprocess.Popen(
+        [sys.executable, tmp_path / "parent.py"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    worker = int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    for _ in range(100):
+        state = pathlib.Path(f"/proc/{worker}/stat")
+        if not state.exists() or state.read_text().rsplit(")")[-1].split()[0] == "Z":
+            return
+        time.sleep(0.1)
+    os.kill(worker, signal.SIGKILL)
+    raise AssertionError("the worker was still there after 10 s")

@@ -401,6 +401,18 @@ def add_contest(parser):
     add_table(parser)
 
 
+def check_once(paths, what="run"):
+    """Raises a UserError if two of several paths, perhaps by a link, are one."""
+    given = {}
+    for path in paths:
+        real = os.path.realpath(path)
+        if real in given:
+            raise UserError(
+                f"{given[real]} and {path} are one {what}. Name each {what} once."
+            )
+        given[real] = path
+
+
 def check_output(options, name="output"):
     """Raises an error if the file of an option cannot be written.
 

@@ -11,11 +11,8 @@ decoding rate is that of the last evaluation that decoded: a run without one get
 as text: the command imports no module of theirs, and has no options for gin.
 """
 
-import os
-
 from remixer_tf import configuration
-from remixer_tf.commands import add_contest, check_contest, write_runs
-from remixer_tf.errors import UserError
+from remixer_tf.commands import add_contest, check_contest, check_once, write_runs
 
 
 def add_arguments(parser):
@@ -26,11 +23,7 @@ def add_arguments(parser):
 
 def run(options):
     check_contest(options)
-    given = {}
-    for folder in options.runs:
-        other = given.setdefault(os.path.realpath(folder), folder)
-        if other is not folder or options.runs.count(folder) > 1:
-            raise UserError(f"{other} and {folder} are one run. Name each run once.")
+    check_once(options.runs)
     configuration.load_tensorflow()
     from remixer_tf.analysis.comparison import by_configuration, read_run
     from remixer_tf.serving.lines import open_text_output

@@ -11,7 +11,13 @@ import os
 import sys
 
 from remixer_tf import configuration, console
-from remixer_tf.commands import add_list, add_number, add_table, check_output
+from remixer_tf.commands import (
+    add_list,
+    add_number,
+    add_table,
+    check_once,
+    check_output,
+)
 from remixer_tf.configuration.reading import put_into_gin
 from remixer_tf.errors import UserError, nearest
 
@@ -72,6 +78,7 @@ def run(options):
             "there is nothing to count. Name models with --gin_file, such as "
             "--gin_file=models/t5_1_1_base.gin, or a paper's table with --table."
         )
+    check_once(files, "file")
     configuration.load_tensorflow()
     from remixer_tf.analysis.cost_table import write_profiles
     from remixer_tf.data.failures import data_errors

@@ -11,7 +11,7 @@ import argparse
 import os
 
 from remixer_tf import configuration
-from remixer_tf.commands import add_list
+from remixer_tf.commands import add_list, check_once
 from remixer_tf.errors import UserError
 
 
@@ -39,14 +39,13 @@ def run(options):
                 f"--next_to={folder} is not the folder of a run: it has no "
                 f"{configuration.RUN_FILE}. Name the --model_dir of a run that trained."
             )
+    check_once([options.model_dir, *options.next_to])
     own = vars(options)
     asked = [options] + [
         argparse.Namespace(**own | {"model_dir": folder, "gin_file": []})
         for folder in options.next_to
     ]
     parts = {each.model_dir: _parts(each) for each in asked}
-    if len(parts) < len(asked):
-        raise UserError("--next_to names a run twice. Name each run once.")
     from remixer_tf.analysis.drawing import draw_checkpoints
 
     print(draw_checkpoints(parts, step=options.step))

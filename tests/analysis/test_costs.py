@@ -493,6 +493,7 @@ def test_a_model_with_as_many_flops_as_the_first(capsys):
         (["--gin_file=runs/from_t5_1_1.gin", "--gin.INITIAL_CHECKPOINT='x'"],
          ["names no model", "Run.model"]),
         ([], ["nothing to count", "--gin_file"]),
+        (["--gin_file=models/t5_1_1_tiny.gin"] * 2, ["are one file. Name each file"]),
         (["--gin_file=models/t5_1_1_base.gin", "--format=xml"], ["xml", "markdown"]),
         (["--gin_file=models/remixer_tiny.gin", *TINY, "--input_length=300"],
          ["300", "max_length=256"]),

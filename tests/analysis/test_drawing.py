@@ -399,7 +399,7 @@ def test_errors_are_one_message(tmp_path, bytes_run):
         (["--model_dir=nowhere"], "there is no nowhere"),
         ([f"--model_dir={bytes_run}", "--step=7"], "no checkpoint of step 7"),
         ([f"--model_dir={bytes_run}", "--next_to=nowhere"], "--next_to=nowhere is not"),
-        ([f"--model_dir={bytes_run}", f"--next_to={bytes_run}"], "a run twice"),
+        ([f"--model_dir={bytes_run}", f"--next_to={bytes_run}/"], "are one run. Name"),
         ([f"--model_dir={bytes_run}", "--gin.Pictures.split='x'"], "no split 'x'"),
     ):
         with pytest.raises(Exception, match=words) as error:

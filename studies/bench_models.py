@@ -12,7 +12,7 @@ class Setting(NamedTuple):
     Attributes:
         run: str, gin file of how it trains.
         mixing: str, gin file of the model that holds a mixer.
-        splits: list of str that are evaluated; the first one decides.
+        splits: list of str that are evaluated; the picture shows the first one.
     """
 
     run: str

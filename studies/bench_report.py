@@ -95,26 +95,30 @@ def item(claim, lines):
     if not claim.pairs:
         return f"- **Not testable at this size**: {text}. Here {claim.why_not}."
     words, seen, fewest = [], [], SEEDS
-    for setting, first, second in claim.pairs:
-        split = SETTINGS[setting].splits[0]
-        for match in MATCHES:
-            found = {x.title: x for x in found_in(lines, setting, match, split)}
-            both = {first, second} <= set(found)
-            apart = differences(found[first], found[second]) if both else []
-            words.append(judge(apart, claim.near))
-            fewest = min(fewest, len(apart))
-            if apart:
-                bounds = interval(apart)
-                within = " ({:+.3f} to {:+.3f})".format(*bounds) if bounds else ""
-                seen.append(
-                    f"{setting}, {first} less {second} at equal {_WORDS[match]}: "
-                    f"{statistics.mean(apart):+.3f}{within}"
-                )
+    tests = [
+        (setting, split, match, first, second)
+        for setting, first, second in claim.pairs
+        for split in SETTINGS[setting].splits
+        for match in MATCHES
+    ]
+    for setting, split, match, first, second in tests:
+        found = {x.title: x for x in found_in(lines, setting, match, split)}
+        both = {first, second} <= set(found)
+        apart = differences(found[first], found[second]) if both else []
+        words.append(judge(apart, claim.near))
+        fewest = min(fewest, len(apart))
+        if apart:
+            bounds = interval(apart)
+            within = " ({:+.3f} to {:+.3f})".format(*bounds) if bounds else ""
+            seen.append(
+                f"{setting} ({split}), {first} less {second} at equal {_WORDS[match]}: "
+                f"{statistics.mean(apart):+.3f}{within}"
+            )
     word = join(words)
     if word != "open" and fewest < SEEDS:
         word += f", so far, by {fewest} seeds"
-    tests = "".join(f"\n    - {each}" for each in seen) or " No runs."
-    return f"- **{word.capitalize()}**: {text}.{tests}"
+    shown = "".join(f"\n    - {each}" for each in seen) or " No runs."
+    return f"- **{word.capitalize()}**: {text}.{shown}"
 
 
 def progress(lines, cells):

@@ -83,19 +83,30 @@ def test_items_of_claims():
     lines = made_up(GOOD)
     assert bench_report.item(claim, lines) == (
         "- **Supported**: gMLP is better (a paper).\n"
-        "    - mlm, gmlp less attention at equal parameters: -0.100 (-0.100 to "
-        "-0.100)\n"
-        "    - mlm, gmlp less attention at equal FLOPs: -0.167 (-0.200 to -0.100)"
+        "    - mlm (validation), gmlp less attention at equal parameters: -0.100 "
+        "(-0.100 to -0.100)\n"
+        "    - mlm (validation), gmlp less attention at equal FLOPs: -0.167 "
+        "(-0.200 to -0.100)"
     )
     two = {cell: line for cell, line in lines.items() if cell.seed < 2}
     assert "**Supported, so far, by 2 seeds**" in bench_report.item(claim, two)
     one = {cell: line for cell, line in lines.items() if cell.seed < 1}
     assert bench_report.item(claim, one) == (
         "- **Open**: gMLP is better (a paper).\n"
-        "    - mlm, gmlp less attention at equal parameters: -0.100\n"
-        "    - mlm, gmlp less attention at equal FLOPs: -0.200"
+        "    - mlm (validation), gmlp less attention at equal parameters: -0.100\n"
+        "    - mlm (validation), gmlp less attention at equal FLOPs: -0.200"
     )
     assert bench_report.item(claim, {}).endswith("No runs.")
+    # On gen it is worse.
+    lines = made_up(GOOD, "seq2seq")
+    for cell, line in lines.items():
+        if cell.mixer == "gmlp":
+            line["metrics"]["gen"] = {"loss": line["metrics"]["dev"]["loss"] + 0.3}
+    claim = Claim("gMLP is better", "a paper", [("seq2seq", "gmlp", REFERENCE)])
+    both = bench_report.item(claim, lines)
+    assert both.startswith("- **Undecided**")
+    assert "seq2seq (dev), gmlp less attention at equal parameters: -0.100" in both
+    assert "seq2seq (gen), gmlp less attention at equal parameters: +0.200" in both
     untested = Claim("Cows fly", "a tale", why_not="there are no cows")
     assert bench_report.item(untested, {}) == (
         "- **Not testable at this size**: Cows fly (a tale). Here there are no cows."

@@ -1,5 +1,6 @@
 """Contestants by one metric: means over seeds, intervals, differences, a plot."""
 
+import collections
 import itertools
 import math
 import os
@@ -88,13 +89,13 @@ def contestants(runs, groups, metric):
         return statistics.mean(there) if there else None
 
     found = []
-    for title, folders in groups.items():
+    for title, folders in _by_title(groups).items():
         values = {seed_of(runs[x]) or x: runs[x]["last", key] for x in folders}
         steps = sorted({runs[x]["last_step", key] for x in folders})
         sizes = mean(folders, "parameters"), mean(folders, cost)
         means = {name: mean(folders, name) for name in (f"rest_{cost}", *_MEASURED)}
         others = {name: x for name, x in means.items() if x is not None}
-        found.append(Contestant(_title(title, folders), values, *sizes, steps, others))
+        found.append(Contestant(title, values, *sizes, steps, others))
     return found, cost
 
 
@@ -105,21 +106,35 @@ def lacking(runs, groups):
     `contestants`.
     """
     return {
-        f"{_title(title, folders)}: {name}": why
-        for title, folders in groups.items()
+        f"{title}: {name}": why
+        for title, folders in _by_title(groups).items()
         for folder in folders
         for (section, name), why in runs[folder].items()
         if section == "missing" and name != "no best.json"  # no column shows it
     }
 
 
-def _title(title, folders):
-    """The title, without seeds: what is left of a sweep's folders if it is one name."""
+def _by_title(groups):
+    """Returns {title without the number of seeds: folders}.
+
+    It is what is left of a sweep's folders, if that is one name and of one group alone.
+    """
+    full = {title: re.sub(r" \(\d+ seeds\)$", "", title) for title in groups}
+    short = {title: _name(folders) or full[title] for title, folders in groups.items()}
+    times = collections.Counter(short.values())
+    return {
+        (short if times[short[title]] == 1 else full)[title]: folders
+        for title, folders in groups.items()
+    }
+
+
+def _name(folders):
+    """What is left of a sweep's folders without seeds; None if it is not one name."""
     names = {re.sub(r",?seed=\d+$", "", os.path.basename(x)) for x in folders}
     (name, *others) = names
     if name and not others and os.path.basename(folders[0]) != name:
         return name
-    return re.sub(r" \(\d+ seeds\)$", "", title)
+    return None
 
 
 def _key(runs, metric):

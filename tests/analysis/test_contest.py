@@ -68,6 +68,19 @@ def test_folders_of_a_sweep_have_one_name(tmp_path, capsys):
     assert [row["contestant"] for row in rows] == ["a,B=1"]
 
 
+def test_contestants_of_two_sweeps_have_two_names(tmp_path, capsys):
+    runs = []
+    for sweep in ("one", "two"):
+        (tmp_path / sweep).mkdir()
+        gin = f"STEPS = {len(runs)}"
+        runs += [
+            seeded(tmp_path / sweep / f"a,seed={i}", i, 1.0, gin) for i in range(2)
+        ]
+    rows = [*csv.DictReader(compare(capsys, *runs, "--format=csv").splitlines())]
+    titles = [", ".join(map(str, x)) for x in (runs[:2], runs[2:])]
+    assert [row["contestant"] for row in rows] == titles
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_seed_that_diverged_has_no_interval(value, tmp_path, capsys):
     runs = [seeded(tmp_path / f"a{i}", i, x) for i, x in enumerate((1.0, value))]

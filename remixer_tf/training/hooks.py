@@ -72,13 +72,19 @@ class SkippedSteps:
         self.count += skipped + overflowed
         self._not_finite += skipped
         first = step - targets_and_weights(batch)[0].shape[0] + 1
-        steps = f"step {step}" if first == step else f"steps {first} to {step}"
+
+        def steps(number):
+            return (
+                f"step {step}"
+                if first == step
+                else f"{number} of steps {first} to {step}"
+            )
+
         if overflowed:
             logging.warning(
-                "Gradients overflowed in %d of %s. Such steps change no weights and "
-                "halve the loss scale. %d steps were skipped in this run.",
-                overflowed,
-                steps,
+                "Gradients overflowed in %s. Such steps change no weights and halve "
+                "the loss scale. %d steps were skipped in this run.",
+                steps(overflowed),
                 self.count,
             )
         if not skipped:
@@ -87,7 +93,7 @@ class SkippedSteps:
         tf.io.gfile.makedirs(folder)
         self._write(folder, batch)
         text = (
-            f"Loss or gradient was not finite in {skipped} of {steps}, "
+            f"Loss or gradient was not finite in {steps(skipped)}, "
             f"{self._not_finite} in this run. Such steps change no weights. The batch "
             f"is in {folder}."
         )

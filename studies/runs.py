@@ -363,11 +363,8 @@ def add_arguments(parser, data="--text", help="folder of text files", required=T
     """
     parser.add_argument(data, required=required, help=help)
     parser.add_argument("--output", required=True, help="folder of the results")
-    for name, default, help in (
-        ("workers", 2, "runs at once"),
-        ("seeds", 3, "runs of a model"),
-    ):
-        parser.add_argument(f"--{name}", type=_number, default=default, help=help)
+    parser.add_argument("--workers", type=_number, default=2, help="runs at once")
+    parser.add_argument("--seeds", type=_number, default=3, help="runs of a model")
     parser.add_argument(
         "--variants", default="", metavar="REGEX", help="only those that match"
     )

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from remixer_tf.analysis.comparison import titles_of
 from remixer_tf.analysis.observe import observe, token_name
-from remixer_tf.arguments import TheRun
+from remixer_tf.arguments import PositiveInt, TheRun, checked
 from remixer_tf.checkpoints import reading
 from remixer_tf.checkpoints.whole_folder import write_whole
 from remixer_tf.data.classification import join_ids
@@ -149,8 +149,15 @@ class ImagePictures(_Pictures):
         batch_size: int, the number of images.
     """
 
+    @checked
     def __init__(
-        self, source, transforms, *, period, batch_size=16, split="validation"
+        self,
+        source,
+        transforms,
+        *,
+        period: PositiveInt,
+        batch_size: PositiveInt = 16,
+        split="validation",
     ):
         self.period = period
         self._name = f"{source.name}/{split}"
@@ -187,14 +194,15 @@ class Pictures(_Pictures):
             `converter_for`.
     """
 
+    @checked
     def __init__(
         self,
         task=None,
         *,
-        period,
+        period: PositiveInt,
         run: TheRun | None = None,
         feature_lengths=None,
-        batch_size=16,
+        batch_size: PositiveInt = 16,
         split=None,
         text=None,
         feature_converter=None,

@@ -294,10 +294,7 @@ def draw_contest(found, cost, metric, path):
     """
     from matplotlib.figure import Figure  # late: slow to import
 
-    label = cost.replace("_", " ").replace("flops", "FLOPs of matrix products")
-    places = [x.flops for x in found]
-    if not cost:
-        label, places = "parameters", [x.parameters for x in found]
+    label, places = cost_axis(found, cost)
     if None in places:
         lack = [x.title for x, at in zip(found, places, strict=True) if at is None]
         raise UserError(
@@ -325,6 +322,20 @@ def draw_contest(found, cost, metric, path):
         figure.savefig(path, dpi=150)
     except OSError as error:
         raise StorageError(f"--plot={path} cannot be written: {error}.") from error
+
+
+def cost_axis(found, cost):
+    """Returns the name of what `draw_contest` draws over, and each contestant's value.
+
+    It is all FLOPs, or those of matrix products if runs have no others, or parameters.
+    """
+    if not cost:
+        return "parameters", [x.parameters for x in found]
+    name, flops = cost.replace("_", " "), [x.flops for x in found]
+    rest = [x.others.get(f"rest_{cost}") for x in found]
+    if None in rest:
+        return name.replace("flops", "FLOPs of matrix products"), flops
+    return name.replace("flops", "FLOPs"), [*map(sum, zip(flops, rest, strict=True))]
 
 
 def draw_points(axis, found, places, titles=None, **style):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from remixer_tf.analysis.contest import interval
+from remixer_tf.analysis.contest import Contestant, cost_axis, interval
 from remixer_tf.commands import run_command
 from tests.analysis.test_comparison import measured, seeded, write_result
 
@@ -193,6 +193,17 @@ def test_a_file_that_cannot_be_written(command, path, message, tmp_path):
     own = {"compare": ["none"], "sweep": [f"--model_dir={tmp_path}"], "costs": []}
     with pytest.raises(ValueError, match=f"^--output=.* be written: {message}$"):
         run_command(command, [*own[command], f"--output={tmp_path / path}"])
+
+
+def test_a_plot_is_over_all_flops_that_runs_have():
+    """A convolution may be sums of shifted rows, which are no matrix products."""
+    cost = "flops_per_token"
+    with_rest = [Contestant(x, {}, 7, 3e6, (), {f"rest_{cost}": 2e6}) for x in "ab"]
+    assert cost_axis(with_rest, cost) == ("FLOPs per token", [5e6, 5e6])
+    without = [*with_rest, Contestant("c", {}, 8, 4e6)]
+    expected = "FLOPs of matrix products per token", [3e6, 3e6, 4e6]
+    assert cost_axis(without, cost) == expected
+    assert cost_axis(without, "") == ("parameters", [7, 7, 8])
 
 
 def test_a_plot(runs, capsys, tmp_path):

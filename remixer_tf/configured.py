@@ -21,6 +21,12 @@ def layout_of(configuration):
     return Layout(**values)
 
 
+def run_without_data(configuration):
+    """Returns the `Run` without what may have no files: task, lengths, vocabulary."""
+    model = configuration.value(Run, "model")
+    return configuration.call(Run, model, None, None, None)
+
+
 def data_of_run(configuration):
     """Returns the task and the lengths of a run's data; it may have no model yet."""
     own = (configuration.value(train_dataset, n) for n in ("task", "feature_lengths"))

@@ -327,6 +327,23 @@ def test_a_misspelt_name_starts_no_run(stand_in, name):
     assert not stand_in.exists()
 
 
+def test_a_model_that_cannot_be_starts_no_run(stand_in):
+    """The first contestant could train: the second one is tried before it does."""
+    for mixer in ("attention", "fnet"):
+        parts = "architectures/mixing_lm", f"mixers/{mixer}", "models/sizes/mixers_tiny"
+        text = "".join(f"include '{part}.gin'\n" for part in parts)
+        (stand_in.parent / f"{mixer}.gin").write_text(text)
+    (stand_in.parent / "a.gin").write_text("include 'runs/bench_lm.gin'\n")
+    folder = f"--gin.text_files.directory='{stand_in.parent}'"
+    both = "--contestant=attention.gin", "--contestant=fnet.gin", folder
+    with pytest.raises(UserError, match="^fnet: .*FNet has no form that hides later"):
+        sweep(stand_in, *both)
+    grid = "--grid=WARMUP_STEPS=[2,9999]"
+    with pytest.raises(UserError, match="^attention,WARMUP_STEPS=9999: total_steps"):
+        sweep(stand_in, both[0], folder, grid)
+    assert not stand_in.exists()
+
+
 def test_a_file_in_place_of_the_folder(stand_in):
     stand_in.write_text("")
     with pytest.raises(

@@ -209,9 +209,9 @@ def what_to_count(settings, options, is_run=False):
     `is_run` is whether a run has written the configuration: its batch counts.
     """
     from remixer_tf.analysis.cost_table import PaperRow
+    from remixer_tf.configured import run_without_data
     from remixer_tf.models import TransformerStack
     from remixer_tf.optimizers import Adafactor
-    from remixer_tf.run import Run
     from remixer_tf.training.loop import train
 
     row = settings.call(PaperRow)
@@ -223,8 +223,7 @@ def what_to_count(settings, options, is_run=False):
             default = min(default, longest)
         batch[name] = getattr(options, name) or known.get(name) or default
     lengths = {"inputs": batch["input_length"], "targets": batch["target_length"]}
-    # Without task, lengths and vocabulary: their files need not be there.
-    run = settings.call(Run, settings.value(Run, "model"), None, None, None)
+    run = run_without_data(settings)
     arguments = {
         "model": run.make_model,
         "batch_size": batch["batch_size"],

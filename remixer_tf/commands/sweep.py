@@ -71,8 +71,11 @@ def add_arguments(parser):
 def run(options):
     check_contest(options)
     runs = _runs(options)
-    _check(runs, options.metric)
     configuration.load_tensorflow()
+    from remixer_tf.engines.jax.layout import leave_accelerators
+
+    leave_accelerators()
+    _check(runs, options.metric)
     from remixer_tf.training.run_folder import check_writable
 
     check_writable(options.model_dir)
@@ -141,7 +144,7 @@ def _contestants(files):
 
 
 def _check(runs, metric):
-    """Reads the configuration of each setting, so that a wrong name starts no run.
+    """Reads each setting and declares its model, so that a mistake starts no run.
 
     With a metric, a setting that evaluates nothing, or another task than the first
     one, is a UserError.
@@ -160,6 +163,7 @@ def _check(runs, metric):
             )
         if metric and not _evaluates_another_task(settings):
             tasks.setdefault(_task(settings), run.setting)
+        _check_model(run.setting, settings)
     if len(tasks) > 1:
         (task, setting), (other, different) = [*tasks.items()][:2]
         raise UserError(
@@ -167,6 +171,22 @@ def _check(runs, metric):
             f"{task}, and {different} has {other}. Give all the same Run.task (TASK), "
             "or sweep without --metric."
         )
+
+
+def _check_model(setting, settings):
+    """Declares a setting's model and optimizer."""
+    from remixer_tf.configured import run_without_data
+    from remixer_tf.engines.jax.layout import declare_run
+    from remixer_tf.training.loop import train
+
+    run = run_without_data(settings)
+    if run.model is None:
+        return  # `train` says so.
+    try:
+        optimizer = settings.value(train, "optimizer")
+        declare_run(run.make_model, optimizer, run.dtype_policy)
+    except UserError as error:
+        raise UserError(f"{setting}: {error}") from error
 
 
 def _evaluates(settings):

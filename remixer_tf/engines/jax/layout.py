@@ -204,6 +204,18 @@ def device_memory(layout, model, optimizer):
     )
 
 
+def leave_accelerators():
+    """Leaves GPUs and TPUs to other processes, before this one has used them.
+
+    It may declare models, and reads files.
+    """
+    tf.config.set_visible_devices([], "GPU")
+    if keras.backend.backend() == "jax":
+        import jax
+
+        jax.config.update("jax_platforms", "cpu")
+
+
 def declare_run(model, optimizer, dtype_policy):
     """Builds a model and its optimizer, see `Engine.build`, without values."""
     if keras.backend.backend() == "tensorflow":

@@ -27,6 +27,7 @@ from remixer_tf.layers.base import (
     require_causal,
     require_unpacked,
     update_cache,
+    wide,
 )
 from remixer_tf.layers.keywords import SublayerKeywords
 from remixer_tf.layers.position_network import PositionNetwork
@@ -87,6 +88,7 @@ class ToeplitzUnit(Sublayer):
         into = {"axes": ("d_model", "d_ff"), **options}
         self.gate = dense("gate", input_shape, hidden, **into)
         self.value = dense("value", input_shape, hidden, **into)
+        options["dtype"] = wide(self.dtype_policy)
         self.out = dense(
             "out", (None, hidden), d_model, axes=("d_ff", "d_model"), **options
         )
@@ -99,12 +101,11 @@ class ToeplitzUnit(Sublayer):
         return weights * (ahead <= 0).astype("float32") if self.causal else weights
 
     def _toeplitz(self, v, length):
-        """`T V`: float `[batch, length, d_hidden]`."""
+        """`T V`: float32 `[batch, length, d_hidden]`."""
         weights = self._filter(length)
         sow(self, "intermediates", "mixing", lambda: self._matrices(weights, length))
         x = ops.transpose(ops.cast(v, "float32"), (2, 0, 1))
-        y = METHODS[self.method](weights, x)
-        return ops.cast(ops.transpose(y, (1, 2, 0)), v.dtype)
+        return ops.transpose(METHODS[self.method](weights, x), (1, 2, 0))
 
     @staticmethod
     def _matrices(weights, length):
@@ -121,7 +122,14 @@ class ToeplitzUnit(Sublayer):
         v = self.act(self.value(x))
         if context.padding_mask is not None:
             v = v * ops.cast(context.padding_mask, v.dtype)[:, :, None]
-        return self.out(self.act(self.gate(x)) * self._toeplitz(v, x.shape[1]))
+        return self._gated(x, self._toeplitz(v, x.shape[1]))
+
+    def _gated(self, x, mixed):
+        """`(act(X W_u) * T V) W_o`."""
+        # Sums over all tokens may exceed float16.
+        dtype = wide(self.dtype_policy).compute_dtype
+        gate = ops.cast(self.act(self.gate(x)), dtype)
+        return self.out(gate * ops.cast(mixed, dtype))
 
     def init_cache(self, batch_size: int, max_length: int, context: Context) -> Cache:
         require_causal(self)
@@ -137,8 +145,9 @@ class ToeplitzUnit(Sublayer):
         distance = by_row(state.step) - state.key_positions  # [1 or batch, length]
         row = ops.take(weights, ops.maximum(distance, 0), axis=0)
         row = ops.where(distance[:, :, None] >= 0, row, 0.0)
-        mixed = ops.sum(values * ops.cast(row, values.dtype), axis=1, keepdims=True)
-        return self.out(self.act(self.gate(x)) * mixed), {"values": values}
+        dtype = wide(self.dtype_policy).compute_dtype
+        mixed = ops.cast(values, dtype) * ops.cast(row, dtype)
+        return self._gated(x, ops.sum(mixed, 1, keepdims=True)), {"values": values}
 
     def prefill(
         self, x: Tensor, cache: Cache, context: Context, state: DecodeState

@@ -6,15 +6,17 @@ import pathlib
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
 from remixer_tf import configuration
 from remixer_tf.analysis.costs import count
+from remixer_tf.layers import Context, DecodeState
 from remixer_tf.models import Lora
 from remixer_tf.models.adapters import adapt, adapted_layers
 from remixer_tf.models.build import build_model, declare
 from tests.compiled import compiled
 from tests.layers.harness import randomize
-from tests.settings import value_of
+from tests.settings import macro_of, value_of
 
 MIXERS = pathlib.Path(configuration.gin_folder()) / "mixers"
 SIZES = {"D_MODEL": 12, "D_FF": 24, "VOCAB_SIZE": 40, "MAX_LENGTH": 16}
@@ -82,6 +84,39 @@ def test_each_mixer(mixer, stack):
     assert not profile.uncounted
     mixing = [part for (_, kind), part in profile.parts.items() if "mixing" in kind]
     assert sum(part.flops for part in mixing) > 0
+
+
+@pytest.mark.slow_on_jax
+@pytest.mark.parametrize("mixer", sorted(x.stem for x in MIXERS.glob("*.gin")))
+def test_sums_over_tokens_may_exceed_float16(mixer):
+    """600 tokens of 30 in 12 channels add up to 216,000; float16 ends at 65,504."""
+    length, causal = 600, mixer not in FOR_ENCODERS
+    make = functools.partial(
+        macro_of(tiny(mixer, "mixing_mlm"), "MIXER"),
+        name="layer",
+        max_length=length,
+        causal=causal,
+    )
+    wide, narrow = make(dtype="float32"), make(dtype="mixed_float16")
+    for layer in wide, narrow:
+        layer.build((None, None, SIZES["D_MODEL"]))
+    randomize(wide)
+    for weight, exact in zip(narrow.weights, wide.weights, strict=True):
+        weight.assign(exact)
+    token = np.linspace(20, 40, SIZES["D_MODEL"])
+    x = ops.convert_to_tensor(np.tile(token, (1, length, 1)).astype("float16"))
+    expected = np.array(wide(ops.cast(x, "float32"), context=Context()))
+    found = {"call": (narrow(x, context=Context()), expected)}
+    if causal:
+        state = DecodeState(ops.convert_to_tensor(length - 1), ops.arange(length))
+        cache = narrow.init_cache(1, length, Context())
+        _, cache = narrow.prefill(x, cache, Context(), state)
+        step, _ = narrow.decode_step(x[:, -1:], cache, Context(), state)
+        found["step"] = step, expected[:, -1:]
+    for way, (y, exact) in found.items():
+        y = np.array(y, "float64")
+        error = np.abs(y - exact).max() / np.abs(exact).max()
+        assert error < 0.02, way  # not nan
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def _check_texts(name, value):
 
 
 def _check_number_list(name, value):
-    several = isinstance(value, (list, tuple))
+    several = isinstance(value, (list, tuple)) or getattr(value, "ndim", None) == 1
     for number in value if several else [value]:
         real = isinstance(number, numbers.Real) and not isinstance(number, bool)
         if not (several and real and math.isfinite(number)):

@@ -19,7 +19,7 @@ from remixer_tf.arguments import (
     checked,
     one_of,
 )
-from remixer_tf.errors import check_range
+from remixer_tf.errors import UserError, check_range
 
 _GRAY = 128.0
 METHODS = tuple(x for name, x in vars(tf.image.ResizeMethod).items() if name.isupper())
@@ -50,14 +50,25 @@ def _fold_in(seed, number):
     return tf.random.experimental.stateless_fold_in(seed, tf.cast(number, tf.int64))
 
 
+def _check_area(name, value):
+    if len(value) != 2 or not 0 < value[0] <= value[1] <= 1:
+        raise UserError(
+            f"{name} must be the least and the largest share of an image's area, two "
+            f"numbers above 0 and up to 1. Received: {name}={value!r:.200}"
+        )
+
+
 @checked
 def random_resized_crop(
-    image: Tensor, seeds: Seeds, image_size: PositiveInt, area=(0.08, 1.0)
+    image: Tensor,
+    seeds: Seeds,
+    image_size: PositiveInt,
+    area: Annotated[Numbers, _check_area] = (0.08, 1.0),
 ):
     """A random part of the image, stretched to a square (Inception's crop).
 
-    Its area is a random share of the image's, from `area`, its aspect ratio lies in
-    [3/4, 4/3]. `image_size` is the side of the square in pixels.
+    Its area is a random share of the image's, between the two numbers of `area`, its
+    aspect ratio lies in [3/4, 4/3]. `image_size` is the side of the square in pixels.
     """
     begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
         tf.shape(image),
@@ -170,6 +181,14 @@ def choose(seeds, functions):
     return tf.switch_case(choice, functions)
 
 
+def _check_channels(name, value):
+    if len(value) != 3:
+        raise UserError(
+            f"{name} must be 3 numbers, for red, green and blue. Received: "
+            f"{name}={value!r:.200}"
+        )
+
+
 def _check_deviations(name, value):
     for number in value:
         check_range(name, number, "numbers above 0", lambda x: x > 0)
@@ -179,10 +198,14 @@ def _check_deviations(name, value):
 def normalize(
     image: Tensor,
     seeds: Seeds,
-    mean: Numbers = (123.675, 116.28, 103.53),
-    std: Annotated[Numbers, _check_deviations] = (58.395, 57.12, 57.375),
+    mean: Annotated[Numbers, _check_channels] = (123.675, 116.28, 103.53),
+    std: Annotated[Numbers, _check_channels, _check_deviations] = (
+        58.395,
+        57.12,
+        57.375,
+    ),
 ):
-    """`(image - mean) / std` for each channel; the defaults are ImageNet's.
+    """`(image - mean) / std` for each of the 3 channels; the defaults are ImageNet's.
 
     A `std` that is not above 0 is a UserError.
     """

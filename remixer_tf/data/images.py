@@ -10,6 +10,7 @@ With 2 steps per call, batches of 8 and images of 224 x 224 pixels, an element i
 import hashlib
 from typing import Annotated, Any
 
+import keras
 import seqio
 import tensorflow as tf
 
@@ -17,7 +18,7 @@ from remixer_tf.arguments import Check, Functions, Integer, PositiveInt, checked
 from remixer_tf.data.augmentation import Seeds, choose, mix
 from remixer_tf.data.kinds import ShardInfo
 from remixer_tf.data.pipeline import Batching
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, check_range
 
 _TRANSFORMS, _MIXING = 0, 1  # the uses of `Seeds`
 _NAMES = ("images", "labels", "label_weights")
@@ -31,6 +32,21 @@ def _check_source(name, value):
         )
 
 
+def _check_mixing(name, value):
+    for layer in value:
+        if isinstance(layer, keras.layers.MixUp):
+            check_range("MixUp.alpha", layer.alpha, "a number above 0", lambda x: x > 0)
+        elif isinstance(layer, keras.layers.CutMix):
+            for factor in layer.factor:
+                expected = "one or two numbers in [0, 1]"
+                check_range("CutMix.factor", factor, expected, lambda x: 0 <= x <= 1)
+        else:
+            raise UserError(
+                f"{name} must be a list of keras.layers.MixUp and keras.layers.CutMix "
+                f"(in gin: [@MixUp(), @CutMix()]). Received: {name}={value!r:.200}"
+            )
+
+
 Source = Annotated[Any, Check("source", _check_source)]
 
 
@@ -41,7 +57,7 @@ def image_dataset(
     *,
     batch_size,
     split="train",
-    mixing: Functions = (),
+    mixing: Annotated[Functions, _check_mixing] = (),
     seed: Integer = 0,
     steps_per_call: PositiveInt = 1,
     shard_info: ShardInfo | None = None,

@@ -75,7 +75,7 @@ class GaussianAttention(ProjectedMixing):
         offsets = self.offsets
         if offsets is None:
             offsets = (-1, 0) if self.causal else (-1, 1)
-        if not offsets or self.num_heads % len(offsets):
+        if len(offsets) == 0 or self.num_heads % len(offsets):
             raise UserError(
                 "Each offset is that of as many heads, so their number divides "
                 f"num_heads. Received: num_heads={self.num_heads}, offsets={offsets}"

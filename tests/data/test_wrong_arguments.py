@@ -2,6 +2,7 @@
 
 import functools
 
+import keras
 import numpy as np
 import pytest
 import seqio
@@ -31,6 +32,17 @@ TABLE = functools.partial(table_task, {"train": "a.tsv"}, "{x}", "{y}")
 ROWS = functools.partial(rows.RowSource, lambda split: [], ["train"])
 CROP = functools.partial(
     augmentation.resize_and_center_crop, np.zeros([4, 4, 3]), Seeds(0)
+)
+
+
+class SimpleImages:
+    """What is asked of a source before anything is read."""
+
+    draw = read = None
+
+
+AREA = functools.partial(
+    augmentation.random_resized_crop, np.zeros([4, 4, 3]), Seeds(0), 4
 )
 NORMAL = functools.partial(augmentation.normalize, np.zeros([4, 4, 3]), Seeds(0))
 
@@ -66,6 +78,9 @@ NORMAL = functools.partial(augmentation.normalize, np.zeros([4, 4, 3]), Seeds(0)
         (lambda: CROP(image_size=8, method="x"), "method must be one of bilinear, nea"),
         (lambda: NORMAL(mean="abc"), "mean must be a list of numbers. Received: mean="),
         (lambda: NORMAL(mean=(0, "1", 1)), "mean must be a list of numbers. Received:"),
+        (lambda: NORMAL(mean=5), "mean must be a list of numbers. Received: mean=5"),
+        (lambda: NORMAL(mean=(1, 2)), "mean must be 3 numbers, for red, green and blu"),
+        (lambda: NORMAL(std=(1,) * 4), "std must be 3 numbers, for red, green and blu"),
         (lambda: NORMAL(std=(0, 1, 1)), "std must be numbers above 0. Received: std=0"),
         (lambda: Codec("mini_cogs", LENGTHS), "task must be a seqio.Task or seqio.Mix"),
         (lambda: TABLE(rows={"seed": 1}), "rows must be a TableRows. Received: rows={"),
@@ -88,10 +103,50 @@ def test_what_was_expected_is_said(call, message):
     assert str(caught.value).startswith(message)
 
 
-def test_colours_may_be_integers():
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("area", [5, "ab", None, (True, True), (NAN, 1.0), ("a", 1.0)])
+def test_an_area_is_numbers(area):
+    with pytest.raises(UserError, match="^area must be a list of numbers. Received:"):
+        AREA(area=area)
+
+
+@pytest.mark.parametrize(
+    "area", [(1.0, 0.08), (0.08,), (), (0.1, 0.2, 0.3), (0, 1), (-1, 1), (0.5, 1.5)]
+)
+def test_an_area_is_two_shares(area):
+    """Of a least above the largest, TensorFlow would return the whole image."""
+    with pytest.raises(UserError, match="^area must be the least and the largest sha"):
+        AREA(area=area)
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (lambda image: image, r"mixing must be a list of keras\.layers\.MixUp and"),
+        (keras.layers.MixUp, r"mixing must be a list of keras\.layers\.MixUp and"),
+        (keras.layers.RandomFlip(), r"mixing must be a list of keras\.layers\.MixUp"),
+        (keras.layers.MixUp(0), r"MixUp\.alpha must be a number above 0. Received"),
+        (keras.layers.MixUp("x"), r"MixUp\.alpha must be a number above 0. Received"),
+        (keras.layers.MixUp(NAN), r"MixUp\.alpha must be a number above 0. Received"),
+        (keras.layers.CutMix((0, 9)), r"CutMix\.factor must be one or two numbers in"),
+        (keras.layers.CutMix(NAN), r"CutMix\.factor must be one or two numbers in"),
+    ],
+)
+def test_layers_that_mix_images(layer, message):
+    with pytest.raises(UserError, match="^" + message) as caught:
+        image_dataset(SimpleImages(), [], batch_size=1, mixing=[layer])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("several", [tuple, list, np.array])
+def test_colours_may_be_integers_and_arrays(several):
     image = np.full([1, 1, 3], 5, np.float32)
-    normal = augmentation.normalize(image, Seeds(0), mean=(1, 3, 5), std=(2, 2, 2))
+    mean, std = several([1, 3, 5]), several([2, 2, 2])
+    normal = augmentation.normalize(image, Seeds(0), mean, std)
     np.testing.assert_array_equal(normal[0, 0], [2, 1, 0])
+    assert AREA(area=several([0.5, 1])).shape == (4, 4, 3)
 
 
 def test_a_task_that_cannot_be_shuffled():

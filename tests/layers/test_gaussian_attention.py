@@ -49,7 +49,8 @@ def test_rules(causal):
 def test_offsets_are_shared_evenly():
     with pytest.raises(ValueError, match=r"num_heads=4, offsets=\(-1, 0, 1\)"):
         built(make, offsets=(-1, 0, 1), max_length=LENGTH)
-    layer, _ = built(make, offsets=[2], max_length=LENGTH)
+    for offsets in np.array([2]), [2]:
+        layer, _ = built(make, offsets=offsets, max_length=LENGTH)
     assert sown(layer)[3, 0].argmax() == 2  # The first token looks two ahead.
 
 

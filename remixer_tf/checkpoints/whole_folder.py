@@ -120,17 +120,38 @@ def whole_folder(path):
     """
     path = path.rstrip("/")
     temporary = temporary_name(path)
+    with without_empty_folders(os.path.dirname(path)):
+        try:
+            tf.io.gfile.makedirs(temporary)
+            yield temporary
+            _open_files(temporary)
+            tf.io.gfile.rename(temporary, path, overwrite=True)
+        except UserError:  # It says itself what cannot be read or written.
+            raise
+        except (OSError, tf.errors.OpError) as error:
+            raise StorageError(f"Cannot write {path}: {_reason(error)}") from error
+        finally:
+            _remove(temporary)
+
+
+@contextlib.contextmanager
+def without_empty_folders(path):
+    """Runs a block that may make a folder and those above it, where they are missing.
+
+    After an error it removes the new ones that are empty. Stores, such as gs://, have
+    none.
+    """
+    new, folder = [], os.path.abspath(path)
+    while "://" not in path and not os.path.exists(folder):
+        new.append(folder)
+        folder = os.path.dirname(folder)
     try:
-        tf.io.gfile.makedirs(temporary)
-        yield temporary
-        _open_files(temporary)
-        tf.io.gfile.rename(temporary, path, overwrite=True)
-    except UserError:  # It says itself what cannot be read or written.
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for folder in new:
+                os.rmdir(folder)  # Raises if something is there.
         raise
-    except (OSError, tf.errors.OpError) as error:
-        raise StorageError(f"Cannot write {path}: {_reason(error)}") from error
-    finally:
-        _remove(temporary)
 
 
 def _open_files(folder):

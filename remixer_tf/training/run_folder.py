@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from remixer_tf.checkpoints.export_folder import check_no_export
-from remixer_tf.checkpoints.whole_folder import describe
+from remixer_tf.checkpoints.whole_folder import describe, without_empty_folders
 from remixer_tf.errors import StorageError, UserError
 
 HEARTBEAT_SECONDS = 15
@@ -46,11 +46,7 @@ def folder_of_run(model_dir, option="--model_dir"):
 
     `option` names the folder in errors.
     """
-    new, folder = [], os.path.abspath(model_dir)
-    while "://" not in model_dir and not os.path.exists(folder):
-        new.append(folder)
-        folder = os.path.dirname(folder)
-    try:
+    with without_empty_folders(model_dir):
         try:
             check_writable(model_dir, option)
         except OSError as error:
@@ -59,11 +55,6 @@ def folder_of_run(model_dir, option="--model_dir"):
             if "No space left" not in str(error):
                 raise
         yield
-    except BaseException:
-        with contextlib.suppress(OSError):
-            for folder in new:
-                os.rmdir(folder)  # Raises if something is there.
-        raise
 
 
 def check_no_results(model_dir):

@@ -27,10 +27,11 @@ DAY = 24 * 3600
 
 
 def test_it_appears_whole_or_not_at_all(tmp_path):
-    with pytest.raises(ValueError), whole_folder(f"{tmp_path}/a/") as folder:
-        open(f"{folder}/file", "w").close()
-        raise ValueError
-    assert not os.listdir(tmp_path)
+    for name in "a/", "new/folders/a":
+        with pytest.raises(ValueError), whole_folder(f"{tmp_path}/{name}") as folder:
+            open(f"{folder}/file", "w").close()
+            raise ValueError
+        assert not os.listdir(tmp_path)
     with pytest.raises(OSError, match="Cannot write .*/a: .*No space left"):
         with whole_folder(f"{tmp_path}/a"):
             raise OSError(28, "No space left on device")

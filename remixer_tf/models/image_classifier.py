@@ -62,6 +62,8 @@ class ImageClassifier(NamedAxes, KerasModel):
         batch: dictionary with `images`, float `[batch, image_size, image_size, 3]`.
             Others are ignored.
         training: bool.
+        logits: bool. False returns what logits are computed from, float `[batch, 1,
+            d_model]`.
 
     Returns:
         float32 `[batch, 1, num_classes]`.
@@ -133,7 +135,7 @@ class ImageClassifier(NamedAxes, KerasModel):
             "label_weights": keras.KerasTensor((batch_size, 1), dtype="float32"),
         }
 
-    def call(self, batch: Batch, training: bool = False) -> Tensor:
+    def call(self, batch: Batch, training: bool = False, logits: bool = True) -> Tensor:
         check_batch(batch, "images")
         images = batch["images"]
         expected = (self.image_size, self.image_size, 3)
@@ -155,4 +157,4 @@ class ImageClassifier(NamedAxes, KerasModel):
             x = self.pre_logits(x)
         elif self.pool == "gap":
             x = ops.mean(ops.cast(x, "float32"), axis=1, keepdims=True)
-        return self.logits(x)
+        return self.logits(x) if logits else x

@@ -342,6 +342,31 @@ def test_an_export_gives_the_logits_of_the_run(tmp_path, kind):
     np.testing.assert_allclose(mean, (0.485, 0.456, 0.406))  # ImageNet's
 
 
+@pytest.mark.parametrize("activation", ["gelu_exact", "relu"])
+def test_a_head_of_zeros_hides_no_other_equation(tmp_path, activation):
+    """All logits are equal, as those of timm's ResMLP before it is trained."""
+    sizes = {"D_MODEL": 6, "D_FF": 8, "NUM_LAYERS": 2, "IMAGE_SIZE": 4, "PATCH_SIZE": 2}
+    sizes |= {"NUM_CLASSES": 7, "NUM_HEADS": HEADS, "D_KV": 2}
+    bindings = [f"{name} = {value}" for name, value in sizes.items()]
+    bindings += [f"BertFeedForward.activation = '{activation}'"]
+    settings = configuration.read(["models/deit_ti.gin", "runs/imagenet.gin"], bindings)
+    run = settings.call(Run)
+    model = build_model(run.model, "float32")
+    model.logits.kernel.assign(np.zeros((6, 7)))
+    model.logits.bias.assign(np.zeros(7))
+    write_run(str(tmp_path / "run"), model, settings, {})
+    given = settings, run, str(tmp_path / "run"), str(tmp_path / "timm" / "0")
+    if activation == "relu":
+        with pytest.raises(ValueError, match="it has other logits than timm's"):
+            export_run(*given, format="timm")
+        assert not (tmp_path / "timm").exists()
+        return
+    export_run(*given, format="timm")
+    assert not load_file(tmp_path / "timm" / "0" / "model.safetensors")[
+        "head.weight"
+    ].any()
+
+
 def test_architectures_of_other_equations_are_refused(tmp_path):
     for name in ("deit_tiny_distilled_patch16_224", "vit_base_patch16_siglip_224"):
         write(tmp_path, name, made_up_weights("vit"))

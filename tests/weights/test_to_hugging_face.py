@@ -63,6 +63,12 @@ def test_round_trip(tmp_path, tied_logits):
         export_hugging_face(model, toy_task({"dev": []}), folder)
 
 
+def test_a_head_of_zeros(tmp_path):
+    model = tiny_model("t5_1_1", max_length=200)
+    model.logits.kernel.assign(np.zeros(model.logits.kernel.shape))
+    export_hugging_face(model, toy_task({"dev": []}), str(tmp_path / "1"))
+
+
 def test_what_enable_lora_added_is_merged(tmp_path):
     model = tiny_model("t5_1_1")
     layer = model.encoder.blocks[0].sublayer.query
@@ -116,10 +122,15 @@ def test_others_are_refused(kind, name):
         lambda model: setattr(model.decoder.position_bias, "bidirectional", True),
     ],
 )
-def test_another_equation_in_the_same_layers_is_refused(tmp_path, change):
+@pytest.mark.parametrize("head_of_zeros", [False, True])
+def test_another_equation_in_the_same_layers_is_refused(
+    tmp_path, change, head_of_zeros
+):
     """transformers would load the file, and answer otherwise."""
     model = tiny_model("t5_1_1", max_length=200)
     change(model)
+    if head_of_zeros:
+        model.logits.kernel.assign(np.zeros(model.logits.kernel.shape))
     with pytest.raises(ValueError, match="other logits than a T5 with its weights"):
         export_hugging_face(model, toy_task({"dev": []}), str(tmp_path / "1"))
     assert not os.listdir(tmp_path)

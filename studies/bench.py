@@ -29,6 +29,9 @@ from remixer_tf.errors import UserError
 from studies import runs
 from studies.bench_models import MATCHES, REFERENCE, SETTINGS, contestants
 
+# What lines of one setting, and of one contestant with other seeds, have in common.
+_OF_SETTING = ["gin", "data", "steps"]
+_OF_CONTESTANT = ["settings", "width", "parameters", "flops"]
 _RUNS_OF_A_PROCESS = 25  # TensorFlow starts once for them, and keeps their memory.
 
 
@@ -69,35 +72,57 @@ def plan(seeds, names=""):
     return [cell for cell in cells if cell.name in chosen]
 
 
-def read_lines(folder, gin=None):
+def read_lines(folder):
     """Returns {`Cell`: line} of a folder's results, dictionaries of `measure`.
 
-    Raises a UserError if the runs had other gin files and bindings than `gin`, if that
-    is given, or a line is damaged.
+    Raises a UserError if a line is damaged, or lines do not belong in one table.
     """
     path = os.path.join(folder, "bench.jsonl")
     if not os.path.exists(path):
         return {}
-    found = {}
+    found, before = {}, {}
     with open(path, encoding="utf-8") as file:
         for number, text in enumerate(file, start=1):
             try:
                 line = json.loads(text)
-                found[Cell(*(line[name] for name in Cell._fields))] = line
+                cell = _cell_of(line)
                 whole = text.endswith("\n")
             except (ValueError, KeyError, TypeError):
                 whole = False
             if not whole:
                 raise UserError(
-                    f"{path}, line {number}, is no whole line of results. Remove it: "
-                    "its run is made again."
+                    f"{path}, line {number}, is no whole line of a run of this study. "
+                    "Remove it: its run is made again."
                 )
-            if gin is not None and line["gin"] != gin:
+            if cell in found:
                 raise UserError(
-                    f"{path} has runs with other settings: gin files and bindings were "
-                    f"{line['gin']}, and are {gin}. Set another --output."
+                    f"{path}, line {number}, is the second of {cell.name}, seed "
+                    f"{cell.seed}. Remove one of them."
                 )
+            for group, names in ((cell[:1], _OF_SETTING), (cell[:3], _OF_CONTESTANT)):
+                own = {name: line[name] for name in names}
+                if before.setdefault(group, own) != own:
+                    raise UserError(
+                        f"{path}, line {number}: {own} of {cell.name}, seed "
+                        f"{cell.seed}, cannot stand in a table with {before[group]} of "
+                        f"{'-'.join(filter(None, group))} before it. Keep one of them."
+                    )
+            found[cell] = line
     return found
+
+
+def _cell_of(line):
+    """The `Cell` of a line; a line that is not whole raises an error."""
+    cell = Cell(*(line[name] for name in Cell._fields))
+    whole = {*_OF_SETTING, *_OF_CONTESTANT} <= {*line}
+    splits = SETTINGS[cell.setting].splits
+    numbers = [line[name] for name in ("width", "parameters", "flops", "steps")]
+    numbers += [line["cpu_seconds"], *(line["metrics"][x]["loss"] for x in splits)]
+    whole &= cell.mixer in contestants(cell.setting) and type(cell.seed) is int
+    whole &= cell.match in (MATCHES if cell.mixer != REFERENCE else [""])
+    if not whole or not all(isinstance(number, (int, float)) for number in numbers):
+        raise ValueError
+    return cell
 
 
 def measure(cell, size, gin, data):
@@ -110,8 +135,8 @@ def measure(cell, size, gin, data):
         data: list of str, bindings that name the data's files.
 
     Returns:
-        dictionary with the cell's fields, the size, gin, steps, metrics {split: {name:
-        value}} and cpu_seconds.
+        dictionary with the cell's fields, the size, gin, digests of settings and data,
+        steps, metrics {split: {name: value}} and cpu_seconds.
     """
     import keras
 
@@ -127,7 +152,32 @@ def measure(cell, size, gin, data):
     }
     seconds = round(result["cpu_seconds"], 1)
     facts = {"steps": result["steps"], "metrics": metrics, "cpu_seconds": seconds}
-    return {**cell._asdict(), **size, "gin": gin, **facts}
+    return {**cell._asdict(), **size, **_known(cell, gin, data), **facts}
+
+
+def _known(cell, gin, data):
+    """What a line has of its cell before the run: gin, and digests."""
+    files, bindings = _settings(cell.setting, cell.mixer, gin)
+    settings, *data = runs.identity(runs.Run(cell.name, files, bindings, data, ""))
+    if cell.setting == "seq2seq":
+        data = []  # mini_cogs is code, and its words are those of its training set.
+    return {"gin": gin, "settings": settings, "data": data}
+
+
+def _check(cells, done, gin, data):
+    """Raises a UserError for wrong gin, or lines with other settings or data."""
+    known = {}
+    for cell in dict.fromkeys((*cells, *done)):
+        if cell[:2] not in known:
+            known[cell[:2]] = _known(cell, gin, data[cell.setting])
+    for cell, line in done.items():
+        other = [name for name, x in known[cell[:2]].items() if line[name] != x]
+        if other:
+            raise UserError(
+                f"--output has {cell.name}, seed {cell.seed}, with other "
+                f"{' and '.join(other)} (gin is {line['gin']} there, and {gin} here). "
+                "Set another --output."
+            )
 
 
 def _settings(setting, mixer, gin):
@@ -198,17 +248,17 @@ def _size(setting, mixer, gin, width=None, with_flops=True):
 def train_cells(cells, options):
     """Trains the cells that the folder lacks, and appends a line for each.
 
-    Raises a UserError at the end if runs have failed; others are kept.
+    Raises a UserError as `read_lines` and `runs.results_of` do, and if runs that are
+    there had other settings or data.
     """
     gin = [*options.gin_file, *options.gin]
-    done = read_lines(options.output, gin)
+    done = read_lines(options.output)
     text = runs.text_files(options.text)
-    os.makedirs(options.output, exist_ok=True)
+    runs.make_folder(options.output)
     sizes = {
         cell[:3]: {name: line[name] for name in ("width", "parameters", "flops")}
         for cell, line in done.items()
     }
-    failed = []
     with (
         tempfile.TemporaryDirectory() as folder,
         runs.processes(options.workers, True, _RUNS_OF_A_PROCESS) as executor,
@@ -217,24 +267,17 @@ def train_cells(cells, options):
         words = executor.submit(runs.word_vocabulary, folder, "mini_cogs").result()
         data = {name: text for name in SETTINGS}
         data["seq2seq"] = [f"VOCABULARY_FILE = {words!r}"]
+        executor.submit(_check, cells, done, gin, data).result()
         calls = []
         for cell in cells:
             if cell not in done:
+                name = f"{cell.name}, seed {cell.seed}"
                 given = cell, sizes.get(cell[:3]), gin, data[cell.setting]
-                calls.append((cell, runs.apart, (measure, cell.name, *given)))
-        for cell, future in runs.as_they_end(executor, options.workers, calls):
-            if error := future.exception():
-                failed.append(f"{cell.name}, seed {cell.seed}")
-                print(f"error: {error}", file=sys.stderr, flush=True)
-                continue
-            file.write(json.dumps(future.result()) + "\n")
+                calls.append((name, runs.apart, (measure, cell.name, *given)))
+        for name, line in runs.results_of(executor, options.workers, calls):
+            file.write(json.dumps(line) + "\n")
             file.flush()
-            print(f"{cell.name}, seed {cell.seed}: done", flush=True)
-    if failed:
-        raise UserError(
-            f"{len(failed)} runs failed, see above: {'; '.join(failed)}. Run the same "
-            "command to try them again; runs that have ended are kept."
-        )
+            print(f"{name}: done", flush=True)
 
 
 def main(arguments):

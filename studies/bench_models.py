@@ -194,6 +194,11 @@ CLAIMS = [
         near=True,
     ),
     Claim(
+        "A random Synthesizer is better than dynamic convolution in MLM (abstract)",
+        _SYNTHESIZER,
+        [("mlm", "random_synthesizer", "dynamic_convolution")],
+    ),
+    Claim(
         "Dynamic convolution is better than lightweight convolution",
         _CONVOLUTIONS,
         [
@@ -229,12 +234,12 @@ CLAIMS = [
         why_not="GLUE needs pre-training at the paper's size",
     ),
     Claim(
-        "HyperMixer is better than MLPs whose mixing no token changes",
+        "HyperMixer is better than MLPs whose mixing no token changes (there on GLUE)",
         _HYPER_MIXER,
         [("mlm", "hyper_mixer", "gmlp"), ("mlm", "hyper_mixer", "spatial")],
     ),
     Claim(
-        "HyperMixer comes near to a Transformer",
+        "HyperMixer comes near to a Transformer (there on GLUE)",
         _HYPER_MIXER,
         _less_attention(["mlm"], "hyper_mixer"),
         near=True,

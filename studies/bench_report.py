@@ -2,6 +2,7 @@
 
 import collections
 import io
+import math
 import os
 import statistics
 
@@ -35,7 +36,8 @@ _WORDS = {"parameters": "parameters", "flops": "FLOPs"}
 def found_in(lines, setting, match, split):
     """Returns the `Contestant`s of a setting by their loss on a split.
 
-    The reference is the first one, and the others follow by their means.
+    The reference is the first one, and the others follow by their means. Those that
+    have a run without a finite loss are the last ones.
 
     Args:
         lines: {`Cell`: line}, see `studies.bench.read_lines`.
@@ -56,17 +58,22 @@ def found_in(lines, setting, match, split):
             found.append(
                 Contestant(name, values, line["parameters"], line["flops"], steps)
             )
-    return sorted(
-        found, key=lambda x: (x.title != REFERENCE, statistics.mean(x.values.values()))
-    )
+
+    def place(contestant):
+        mean = statistics.mean(contestant.values.values())
+        finite = math.isfinite(mean)
+        return contestant.title != REFERENCE, not finite, mean if finite else 0
+
+    return sorted(found, key=place)
 
 
 def judge(apart, near=False):
     """Returns the verdict on a claim about the first of two contestants.
 
-    With one seed a claim is open. Else the 95% interval of the mean difference decides.
-    "Better" is supported if the interval lies below 0, and contradicted if it lies
-    above. "Near" has `NEAR` in 0's place. Other intervals leave it undecided.
+    With one seed, or a loss that is not finite, a claim is open. Else the 95% interval
+    of the mean difference decides. "Better" is supported if the interval lies below 0,
+    and contradicted if it lies above. "Near" has `NEAR` in 0's place. Other intervals
+    leave it undecided.
 
     Args:
         apart: list of floats, losses of the first one less the second one's, by seed.
@@ -109,10 +116,10 @@ def item(claim, lines):
         fewest = min(fewest, len(apart))
         if apart:
             bounds = interval(apart)
-            within = " ({:+.3f} to {:+.3f})".format(*bounds) if bounds else ""
+            within = " ({:+.3g} to {:+.3g})".format(*bounds) if bounds else ""
             seen.append(
                 f"{setting} ({split}), {first} less {second} at equal {_WORDS[match]}: "
-                f"{statistics.mean(apart):+.3f}{within}"
+                f"{statistics.mean(apart):+.3g}{within}"
             )
     word = join(words)
     if word != "open" and fewest < SEEDS:

@@ -97,7 +97,7 @@ def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     runs.add_arguments(parser, "--cogs", "folder of COGS' files")
     options = parser.parse_args(arguments)
-    os.makedirs(options.output, exist_ok=True)
+    runs.make_folder(options.output)
     folder = os.path.abspath(options.cogs)
     from remixer_tf.tasks import cogs
 

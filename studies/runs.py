@@ -1,7 +1,10 @@
 """Runs of a benchmark: made once, several at a time, told apart by their means."""
 
 import argparse
+import ast
 import concurrent.futures
+import functools
+import hashlib
 import itertools
 import json
 import math
@@ -10,6 +13,8 @@ import os
 import pathlib
 import re
 import statistics
+import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -39,11 +44,6 @@ class Run(NamedTuple):
     output: str
 
     @property
-    def settings(self):
-        """The settings that its result depends on, without the data."""
-        return [*self.files, *self.bindings]
-
-    @property
     def arguments(self):
         """Its part of a command line, a list of str."""
         values = [*self.bindings, *self.data]
@@ -53,33 +53,91 @@ class Run(NamedTuple):
         ]
 
 
+def settings_of(files, bindings):
+    """A digest of what gin files and bindings set.
+
+    It is of their values: names of files, comments and order do not matter. Raises a
+    UserError as `configuration.read` does.
+    """
+    from remixer_tf import configuration
+
+    version, newline, values = (
+        configuration.read(files, bindings).text(False).partition("\n")
+    )
+    return hashlib.sha256(values.encode()).hexdigest()[:16]
+
+
+@functools.cache
+def data_of(path):
+    """A digest of a file, or of a folder's files and their names."""
+    root = pathlib.Path(path)
+    files = (
+        [root]
+        if root.is_file()
+        else sorted(filter(pathlib.Path.is_file, root.rglob("*")))
+    )
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.relative_to(root)}\n".encode())
+        with open(file, "rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
+def identity(run):
+    """All that a run's result depends on: digests of its settings and of its data."""
+    names, paths = zip(*(binding.split(" = ", 1) for binding in run.data), strict=True)
+    anywhere = [f"{name} = ''" for name in names]  # Content counts, and no folder.
+    settings = settings_of(run.files, [*run.bindings, *anywhere])
+    return [settings, *(data_of(ast.literal_eval(path)) for path in paths)]
+
+
+def finished(runs):
+    """Returns {name: what `train` returned} of the `Run`s that have ended.
+
+    Raises a UserError if a run's settings are wrong, or its result is damaged, or of
+    other settings or data.
+    """
+    found = {}
+    for run in runs:
+        expected, path = identity(run), _result_path(run)
+        if not os.path.exists(path):
+            continue
+        try:
+            with open(path, encoding="utf-8") as file:
+                result = json.load(file)
+            same = result["identity"] == expected
+        except (ValueError, KeyError, TypeError):
+            raise UserError(
+                f"{path} is no whole result. Remove it: its run is made again."
+            ) from None
+        if not same:
+            raise UserError(
+                f"{path} is of other settings or data than asked for. Set another "
+                "--output, or remove the file."
+            )
+        found[run.name] = result
+    return found
+
+
+def _result_path(run):
+    return os.path.join(run.output, f"{run.name}.json")
+
+
 def train(run):
-    """Trains, resuming a stopped run, or reads the result of a finished one.
+    """Trains, resuming a stopped run, and writes the result to its file.
 
     Returns:
         dictionary with
 
-        - settings and parameters;
+        - identity, see `identity`, and parameters;
         - seconds and cpu_seconds of this process, since the run last began or resumed;
         - evaluations, a list of dictionaries of step, split, loss, token_accuracy and
           perplexity;
         - steps, loss and token_accuracy of the last evaluation;
         - metrics that decoding gave at the end, {split: {name: value}};
         - statistics that layers reported, {name: [[step, value], ...]}.
-
-    Raises:
-        UserError: the folder's result has other settings.
     """
-    path = os.path.join(run.output, f"{run.name}.json")
-    if os.path.exists(path):
-        with open(path) as file:
-            result = json.load(file)
-        if result["settings"] != run.settings:
-            raise UserError(
-                f"{path} is of other settings than asked for: {result['settings']} "
-                f"instead of {run.settings}. Set another --output."
-            )
-        return result
     from remixer_tf.commands import run_command
     from remixer_tf.evaluation.results import read_results
 
@@ -95,7 +153,7 @@ def train(run):
     evaluations.sort(key=lambda evaluation: evaluation["step"])
     last = evaluations[-1]
     result = {
-        "settings": run.settings,
+        "identity": identity(run),
         "steps": last["step"],
         "loss": last["loss"],
         "token_accuracy": last["token_accuracy"],
@@ -110,6 +168,7 @@ def train(run):
         },
         "statistics": _read_statistics(folder),
     }
+    path = _result_path(run)
     with open(path + ".writing", "w") as file:
         json.dump(result, file, indent=2)
     os.replace(path + ".writing", path)
@@ -153,12 +212,12 @@ def train_all(variants, run_file, options, data):
         dictionary of names to lists of what `train` returns, by seed.
 
     Raises:
-        UserError: a run failed, see `apart`, or --variants matches no name.
+        UserError: as `matching`, `finished` and `results_of` do.
     """
     names = matching(options.variants, variants)
-    os.makedirs(options.output, exist_ok=True)
-    runs = [
-        Run(
+    make_folder(options.output)
+    runs = {
+        (name, seed): Run(
             name=f"{name}-{seed}",
             files=[variants[name].file, run_file],
             bindings=[*variants[name].bindings, *options.gin, f"SEED = {seed}"],
@@ -167,15 +226,32 @@ def train_all(variants, run_file, options, data):
         )
         for seed in range(options.seeds)
         for name in names
-    ]
-    results = {name: [] for name in names}
-    one_thread = options.workers > 1
-    with processes(options.workers, one_thread, runs_of_each=1) as executor:
-        found = executor.map(apart, [train] * len(runs), [r.name for r in runs], runs)
-        for run, result in zip(runs, found, strict=True):
-            print(f"{run.name}: loss {result['loss']:.4f}", flush=True)
-            results[run.name.rpartition("-")[0]].append(result)
-    return results
+    }
+    with processes(options.workers, options.workers > 1, runs_of_each=1) as executor:
+        found = executor.submit(finished, [*runs.values()]).result()
+        calls = [
+            (run.name, apart, (train, run.name, run))
+            for run in runs.values()
+            if run.name not in found
+        ]
+        for name, result in results_of(executor, options.workers, calls):
+            print(f"{name}: loss {result['loss']:.4f}", flush=True)
+            found[name] = result
+    return {
+        name: [found[f"{name}-{seed}"] for seed in range(options.seeds)]
+        for name in names
+    }
+
+
+def make_folder(path):
+    """Makes the folder of --output, or raises a UserError."""
+    try:
+        os.makedirs(path, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as error:
+        raise UserError(
+            f"--output={path} cannot be written: {error.strerror}. Name another folder."
+        ) from None
 
 
 def processes(number, one_thread, runs_of_each):
@@ -204,27 +280,51 @@ def _end_with_parent():
     os._exit(1)
 
 
-def as_they_end(executor, number, calls):
-    """Has an executor of `number` processes make calls, and yields those that ended.
+def results_of(executor, number, calls):
+    """Has an executor of `number` processes make calls, and yields what they return.
 
-    No call waits in the executor: Python 3.11 starts no process for waiting calls once
-    one has ended after its runs (CPython's issue 115634).
+    A call that fails stops no other one. No call waits in the executor: Python 3.11
+    starts no process for waiting calls once one has ended after its runs (CPython's
+    issue 115634).
 
     Args:
-        calls: iterable of (key, function, arguments).
+        calls: iterable of (name of a run, function, arguments).
 
     Yields:
-        (key, future), a `concurrent.futures.Future` that is done.
+        (name, result).
+
+    Raises:
+        UserError: at the end, if calls have failed; at once, if a process was killed.
     """
-    calls, running = iter(calls), {}
-    while True:
-        for key, function, arguments in itertools.islice(calls, number - len(running)):
-            running[executor.submit(function, *arguments)] = key
-        if not running:
-            return
-        first = concurrent.futures.FIRST_COMPLETED
-        for future in concurrent.futures.wait(running, return_when=first).done:
-            yield running.pop(future), future
+    calls, running, failed = iter(calls), {}, []
+    try:
+        while True:
+            for name, function, given in itertools.islice(calls, number - len(running)):
+                running[executor.submit(function, *given)] = name
+            if not running:
+                break
+            first = concurrent.futures.FIRST_COMPLETED
+            for future in concurrent.futures.wait(running, return_when=first).done:
+                error = future.exception()
+                if isinstance(error, concurrent.futures.BrokenExecutor):
+                    raise error
+                name = running.pop(future)
+                if error:
+                    failed.append(name)
+                    print(f"error: {error}", file=sys.stderr, flush=True)
+                else:
+                    yield name, future.result()
+    except concurrent.futures.BrokenExecutor:
+        raise UserError(
+            f"A process was killed while these ran: {', '.join(running.values())}. Was "
+            "there too little memory? Run the same command to go on, with fewer "
+            "--workers if so; runs that have ended are kept."
+        ) from None
+    if failed:
+        raise UserError(
+            f"{len(failed)} runs failed, see above: {'; '.join(failed)}. Run the same "
+            "command to try them again; runs that have ended are kept."
+        )
 
 
 def apart(function, name, *arguments):
@@ -346,7 +446,7 @@ def matching(pattern, names):
     return found
 
 
-def _number(text):
+def number(text):
     """The type of an option that is a whole number of at least 1."""
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"expected 1, 2, ... Received: {text!r}")
@@ -363,8 +463,8 @@ def add_arguments(parser, data="--text", help="folder of text files", required=T
     """
     parser.add_argument(data, required=required, help=help)
     parser.add_argument("--output", required=True, help="folder of the results")
-    parser.add_argument("--workers", type=_number, default=2, help="runs at once")
-    parser.add_argument("--seeds", type=_number, default=3, help="runs of a model")
+    parser.add_argument("--workers", type=number, default=2, help="runs at once")
+    parser.add_argument("--seeds", type=number, default=3, help="runs of a model")
     parser.add_argument(
         "--variants", default="", metavar="REGEX", help="only those that match"
     )

@@ -99,9 +99,9 @@ def main(arguments):
     parser.add_argument(
         "--time", action="store_true", help="time steps instead of training"
     )
-    parser.add_argument("--rounds", type=int, default=20, help="of --time")
+    parser.add_argument("--rounds", type=runs.number, default=20, help="of --time")
     options = parser.parse_args(arguments)
-    os.makedirs(options.output, exist_ok=True)
+    runs.make_folder(options.output)
     path = os.path.join(options.output, "step_times.json")
     if options.time:
         runs.use_one_thread()

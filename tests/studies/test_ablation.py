@@ -87,19 +87,18 @@ def test_command(tmp_path, capfd):
     output = tmp_path / "output"
     output.mkdir()
     names = ["gmlp_split", "remixer_none"]
-    # In this process: it has TensorFlow already.
-    results = {
-        name: runs.train(
-            runs.Run(
-                f"{name}-0",
-                [VARIANTS[name].file, "runs/ablation.gin"],
-                [*VARIANTS[name].bindings, *TINY, "SEED = 0"],
-                runs.text_files(text),
-                str(output),
-            )
+    made = [
+        runs.Run(
+            f"{name}-0",
+            [VARIANTS[name].file, "runs/ablation.gin"],
+            [*VARIANTS[name].bindings, *TINY, "SEED = 0"],
+            runs.text_files(text),
+            str(output),
         )
         for name in names
-    }
+    ]
+    # In this process: it has TensorFlow already.
+    results = {name: runs.train(run) for name, run in zip(names, made, strict=True)}
     assert all(r["steps"] == 4 and 3 < r["loss"] < 7 for r in results.values())
     assert results["gmlp_split"]["loss"] != results["remixer_none"]["loss"]
 
@@ -113,5 +112,18 @@ def test_command(tmp_path, capfd):
         assert f"| {name} |" in printed
         assert f"| {results[name]['loss']:.4f} | 1 |" in printed
     assert "frequencies alone has a loss of 2." in printed
-    with pytest.raises(ValueError, match="other settings.*Set another --output"):
-        ablation.main([*arguments, "--gin=LEARNING_RATE = 1.0"])
+
+    # Results of other settings or data, and damaged ones, are refused.
+    refused = pytest.raises(ValueError, match="other settings or data .* Set another")
+    faster = [*made[0].bindings, "LEARNING_RATE = 1.0"]
+    with refused:
+        runs.finished([made[0]._replace(bindings=faster)])
+    (text / "more.txt").write_text("More text.")
+    runs.data_of.cache_clear()
+    with refused:
+        runs.finished(made)
+    (output / "gmlp_split-0.json").write_text('{"identity":')
+    with pytest.raises(
+        ValueError, match="gmlp_split-0.json is no whole result. Remove"
+    ):
+        runs.finished(made)

@@ -83,18 +83,18 @@ def test_items_of_claims():
     lines = made_up(GOOD)
     assert bench_report.item(claim, lines) == (
         "- **Supported**: gMLP is better (a paper).\n"
-        "    - mlm (validation), gmlp less attention at equal parameters: -0.100 "
-        "(-0.100 to -0.100)\n"
+        "    - mlm (validation), gmlp less attention at equal parameters: -0.1 "
+        "(-0.1 to -0.1)\n"
         "    - mlm (validation), gmlp less attention at equal FLOPs: -0.167 "
-        "(-0.200 to -0.100)"
+        "(-0.2 to -0.1)"
     )
     two = {cell: line for cell, line in lines.items() if cell.seed < 2}
     assert "**Supported, so far, by 2 seeds**" in bench_report.item(claim, two)
     one = {cell: line for cell, line in lines.items() if cell.seed < 1}
     assert bench_report.item(claim, one) == (
         "- **Open**: gMLP is better (a paper).\n"
-        "    - mlm (validation), gmlp less attention at equal parameters: -0.100\n"
-        "    - mlm (validation), gmlp less attention at equal FLOPs: -0.200"
+        "    - mlm (validation), gmlp less attention at equal parameters: -0.1\n"
+        "    - mlm (validation), gmlp less attention at equal FLOPs: -0.2"
     )
     assert bench_report.item(claim, {}).endswith("No runs.")
     # On gen it is worse.
@@ -105,8 +105,8 @@ def test_items_of_claims():
     claim = Claim("gMLP is better", "a paper", [("seq2seq", "gmlp", REFERENCE)])
     both = bench_report.item(claim, lines)
     assert both.startswith("- **Undecided**")
-    assert "seq2seq (dev), gmlp less attention at equal parameters: -0.100" in both
-    assert "seq2seq (gen), gmlp less attention at equal parameters: +0.200" in both
+    assert "seq2seq (dev), gmlp less attention at equal parameters: -0.1" in both
+    assert "seq2seq (gen), gmlp less attention at equal parameters: +0.2" in both
     untested = Claim("Cows fly", "a tale", why_not="there are no cows")
     assert bench_report.item(untested, {}) == (
         "- **Not testable at this size**: Cows fly (a tale). Here there are no cows."
@@ -134,7 +134,7 @@ def test_page_of_made_up_runs(tmp_path):
 def test_the_page_is_that_of_the_results():
     """`--report` was run after the last runs."""
     text = (RESULTS / "bench.md").read_text(encoding="utf-8")
-    lines = bench.read_lines(RESULTS, [])
+    lines = bench.read_lines(RESULTS)
     expected = bench_report.page(lines, bench.plan(bench_report.SEEDS))
     assert text.partition(bench_report.MARK)[2] == f"\n{expected}"
     for cell, line in lines.items():
@@ -170,12 +170,79 @@ def test_claims_are_about_contestants():
             assert {first, second} <= {*contestants(setting)}
 
 
-def test_other_settings_are_refused(tmp_path):
-    line = {"setting": "lm", "mixer": "tnn", "match": "flops", "seed": 0, "gin": []}
-    (tmp_path / "bench.jsonl").write_text(json.dumps(line) + "\n")
-    assert [*bench.read_lines(tmp_path, [])] == [("lm", "tnn", "flops", 0)]
-    with pytest.raises(ValueError, match="Set another --output"):
-        bench.read_lines(tmp_path, ["D_MODEL = 256"])
+def a_line(**changes):
+    cell = {"setting": "lm", "mixer": "tnn", "match": "flops", "seed": 0}
+    size = {"width": 9, "parameters": 10, "flops": 11}
+    known = {"gin": [], "settings": "12", "data": ["34"]}
+    result = {"metrics": {"validation": {"loss": 2.0}}, "steps": 5, "cpu_seconds": 6.0}
+    return {**cell, **size, **known, **result, **changes}
+
+
+def write_lines(folder, *lines):
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "bench.jsonl").write_text(text)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        # Of one setting:
+        {"mixer": "spatial", "steps": 6},
+        {"mixer": "spatial", "data": ["56"]},
+        {"mixer": "spatial", "gin": ["D_MODEL = 8"]},
+        # Of one contestant, whose seed alone may change:
+        {"settings": "56"},
+        {"width": 8},
+        {"parameters": 11},
+        {"flops": 12},
+    ],
+)
+def test_lines_that_do_not_belong_in_one_table(changes, tmp_path):
+    write_lines(tmp_path, a_line(), a_line(seed=1, **changes))
+    with pytest.raises(ValueError, match="line 2: .* cannot stand in a table with"):
+        bench.read_lines(tmp_path)
+
+
+def test_lines_that_belong_in_one_table(tmp_path):
+    other = a_line(mixer="spatial", width=8, parameters=9, flops=8, settings="56")
+    write_lines(tmp_path, a_line(), a_line(seed=1), other, a_line(setting="mlm"))
+    assert len(bench.read_lines(tmp_path)) == 4
+
+
+def test_a_run_that_is_there_twice(tmp_path):
+    write_lines(tmp_path, a_line(), a_line(metrics={"validation": {"loss": 9.0}}))
+    with pytest.raises(ValueError, match="line 2, is the second of lm-tnn-flops, seed"):
+        bench.read_lines(tmp_path)
+
+
+@pytest.mark.slow
+def test_runs_of_other_settings_are_not_resumed(tmp_path):
+    """Gin, a gin file's content, and the text each decide."""
+    own = tmp_path / "own.gin"
+    own.write_text("D_MODEL = 16\n")
+    text = runs.text_files(write_text(tmp_path / "text"))
+    data = dict.fromkeys(SETTINGS, text)
+    cell, gin = bench.Cell("lm", "tnn", "flops", 0), [str(own)]
+    line = a_line(**bench._known(cell, gin, text))
+
+    def check(*more):
+        bench._check([], {cell: line}, [*gin, *more], data)
+
+    check()
+    with pytest.raises(ValueError, match="with other gin and settings .*Set another"):
+        check("TRAIN_STEPS = 3")
+    with pytest.raises(ValueError, match="sets a macro that nothing uses"):
+        check("TRIAN_STEPS = 3")
+    own.write_text("# Another text.\nD_MODEL = 16\n")
+    check()
+    own.write_text("D_MODEL = 8\n")
+    with pytest.raises(ValueError, match="with other settings .*Set another --output"):
+        check()
+    own.write_text("D_MODEL = 16\n")
+    (tmp_path / "text" / "more.txt").write_text("more")
+    runs.data_of.cache_clear()
+    with pytest.raises(ValueError, match="with other data .*Set another --output"):
+        check()
 
 
 @pytest.mark.parametrize(
@@ -192,6 +259,7 @@ def test_other_settings_are_refused(tmp_path):
             ["--text=TEXT", "--workers=-1"],
             "--workers: expected 1, 2, ... Received: '-1'",
         ),
+        (["--text=TEXT", "--output=/dev/null"], "--output=/dev/null cannot be written"),
         (["--report"], "has no bench.jsonl with runs. Name the folder that"),
         ([], "--text names the folder of text files to train on."),
     ],
@@ -212,16 +280,29 @@ def test_mistakes_are_told_before_anything_is_written(
     assert not output.exists()
 
 
-@pytest.mark.parametrize("end", ["{", '{"setting": "lm"}\n', "[]\n", None])
-def test_a_line_that_a_kill_left(end, tmp_path):
+@pytest.mark.parametrize(
+    "end",
+    [
+        "{",
+        '{"setting": "lm"}\n',
+        "[]\n",
+        json.dumps(a_line(seed="0")) + "\n",
+        json.dumps(a_line(setting="lmm")) + "\n",
+        json.dumps(a_line(mixer="tnnn")) + "\n",
+        json.dumps(a_line(match="")) + "\n",
+        json.dumps(a_line(metrics={})) + "\n",
+        json.dumps(a_line(metrics={"validation": {"loss": None}})) + "\n",
+        json.dumps(a_line(steps="5")) + "\n",
+        json.dumps({k: v for k, v in a_line().items() if k != "data"}) + "\n",
+        None,
+    ],
+)
+def test_a_line_that_is_not_whole(end, tmp_path):
     """One without its end too, to which the next line would be written."""
-    line = {"setting": "lm", "mixer": "tnn", "match": "flops", "seed": 0, "gin": []}
-    lines = [json.dumps(line), json.dumps(line | {"seed": 1})]
+    lines = [json.dumps(a_line()), json.dumps(a_line(seed=1))]
     text = "\n".join(lines) if end is None else lines[0] + "\n" + end
     (tmp_path / "bench.jsonl").write_text(text)
-    with pytest.raises(
-        ValueError, match="line 2, is no whole line .* Remove it: its r"
-    ):
+    with pytest.raises(ValueError, match="line 2, is no whole line .* Remove it: its"):
         bench.read_lines(tmp_path)
 
 

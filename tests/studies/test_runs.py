@@ -36,10 +36,41 @@ def test_verdict_without_deviations():
 def test_a_process_that_has_had_its_runs_gives_way_to_another():
     calls = [(number, os.getpid, ()) for number in range(5)]
     with runs.processes(1, False, runs_of_each=2) as executor:
-        found = {
-            key: future.result() for key, future in runs.as_they_end(executor, 1, calls)
-        }
+        found = dict(runs.results_of(executor, 1, calls))
     assert [*found] == [*range(5)] and len({*found.values()}) == 3
+
+
+def test_a_call_that_fails_stops_no_other(capsys):
+    calls = [("a", int, ("x",)), ("b", int, ("2",)), ("c", int, ("3",))]
+    found = []
+    with runs.processes(1, False, runs_of_each=9) as executor:
+        with pytest.raises(ValueError, match="1 runs failed, see above: a. Run the sa"):
+            found.extend(runs.results_of(executor, 1, calls))
+    assert found == [("b", 2), ("c", 3)]
+    assert capsys.readouterr().err.startswith("error: invalid literal for int()")
+
+
+def test_a_killed_process_is_one_message():
+    calls = [("a", int, ("1",)), ("b", os._exit, (9,)), ("c", int, ("3",))]
+    found = []
+    with runs.processes(1, False, runs_of_each=9) as executor:
+        with pytest.raises(ValueError, match="killed while these ran: b. .* to go on,"):
+            found.extend(runs.results_of(executor, 1, calls))
+    assert found == [("a", 1)]
+
+
+def test_data_are_told_apart_by_names_and_contents(tmp_path):
+    def digest():
+        runs.data_of.cache_clear()
+        return runs.data_of(str(tmp_path))
+
+    (tmp_path / "a").write_text("x")
+    first = digest()
+    assert digest() == first
+    (tmp_path / "a").write_text("y")
+    second = digest()
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert len({first, second, digest()}) == 3
 
 
 PARENT = """

@@ -171,13 +171,17 @@ def _check(cells, done, gin, data):
         if cell[:2] not in known:
             known[cell[:2]] = _known(cell, gin, data[cell.setting])
     for cell, line in done.items():
-        other = [name for name, x in known[cell[:2]].items() if line[name] != x]
-        if other:
-            raise UserError(
-                f"--output has {cell.name}, seed {cell.seed}, with other "
-                f"{' and '.join(other)} (gin is {line['gin']} there, and {gin} here). "
-                "Set another --output."
-            )
+        ran_with = {
+            "gin": f"--gin_file and --gin {line['gin']}",
+            "settings": "gin files that said something else",
+            "data": "another --text",
+        }
+        for name, value in known[cell[:2]].items():
+            if line[name] != value:
+                raise UserError(
+                    f"--output has {cell.name}, seed {cell.seed}, that ran with "
+                    f"{ran_with[name]}. Set another --output."
+                )
 
 
 def _settings(setting, mixer, gin):

@@ -86,10 +86,10 @@ def data_of(path):
 
 def identity(run):
     """All that a run's result depends on: digests of its settings and of its data."""
-    names, paths = zip(*(binding.split(" = ", 1) for binding in run.data), strict=True)
-    anywhere = [f"{name} = ''" for name in names]  # Content counts, and no folder.
+    pairs = [binding.split(" = ", 1) for binding in run.data]
+    anywhere = [f"{name} = ''" for name, _ in pairs]  # Content counts, and no folder.
     settings = settings_of(run.files, [*run.bindings, *anywhere])
-    return [settings, *(data_of(ast.literal_eval(path)) for path in paths)]
+    return [settings, *(data_of(ast.literal_eval(path)) for _, path in pairs)]
 
 
 def finished(runs):
@@ -408,7 +408,7 @@ def text_files(folder):
 
 
 def word_vocabulary(folder, task):
-    """Writes the words of a task's training set to a file, unless it is there.
+    """Writes the words of a task's training set to a file.
 
     Args:
         folder: where the file is to be.
@@ -417,13 +417,12 @@ def word_vocabulary(folder, task):
     Returns:
         str, the file's path.
     """
-    path = os.path.join(os.path.abspath(folder), "words.model")
-    if not os.path.exists(path):
-        import remixer_tf.tasks  # noqa: F401 (it registers the task)
-        from remixer_tf.data.vocabulary_training import read_texts, train_vocabulary
+    import remixer_tf.tasks  # noqa: F401 (it registers the task)
+    from remixer_tf.data.vocabulary_training import read_texts, train_vocabulary
 
-        texts = read_texts(task, "train", ["inputs", "targets"])
-        train_vocabulary(texts, path, model_type="word")
+    path = os.path.join(os.path.abspath(folder), "words.model")
+    texts = read_texts(task, "train", ["inputs", "targets"])
+    train_vocabulary(texts, path, model_type="word")
     return path
 
 

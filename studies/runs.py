@@ -61,9 +61,8 @@ def settings_of(files, bindings):
     """
     from remixer_tf import configuration
 
-    version, newline, values = (
-        configuration.read(files, bindings).text(False).partition("\n")
-    )
+    text = configuration.read(files, bindings).text(defaults=False)
+    values = text.partition("\n")[2]  # The first line has the version.
     return hashlib.sha256(values.encode()).hexdigest()[:16]
 
 
@@ -71,13 +70,8 @@ def settings_of(files, bindings):
 def data_of(path):
     """A digest of a file, or of a folder's files and their names."""
     root = pathlib.Path(path)
-    files = (
-        [root]
-        if root.is_file()
-        else sorted(filter(pathlib.Path.is_file, root.rglob("*")))
-    )
     digest = hashlib.sha256()
-    for file in files:
+    for file in sorted(filter(pathlib.Path.is_file, [root, *root.rglob("*")])):
         digest.update(f"{file.relative_to(root)}\n".encode())
         with open(file, "rb") as opened:
             digest.update(hashlib.file_digest(opened, "sha256").digest())
@@ -95,33 +89,39 @@ def identity(run):
 def finished(runs):
     """Returns {name: what `train` returned} of the `Run`s that have ended.
 
-    Raises a UserError if a run's settings are wrong, or its result is damaged, or of
-    other settings or data.
+    Raises a UserError if a run's settings are wrong, or it has ended or was stopped
+    with other settings or data, or its result is damaged.
     """
     found = {}
     for run in runs:
-        expected, path = identity(run), _result_path(run)
-        if not os.path.exists(path):
-            continue
-        try:
-            with open(path, encoding="utf-8") as file:
-                result = json.load(file)
-            same = result["identity"] == expected
-        except (ValueError, KeyError, TypeError):
-            raise UserError(
-                f"{path} is no whole result. Remove it: its run is made again."
-            ) from None
-        if not same:
-            raise UserError(
-                f"{path} is of other settings or data than asked for. Set another "
-                "--output, or remove the file."
-            )
-        found[run.name] = result
+        expected = identity(run)
+        for path in (_started_path(run), _result_path(run)):
+            if not os.path.exists(path):
+                continue
+            try:
+                with open(path, encoding="utf-8") as file:
+                    result = json.load(file)
+                same = result["identity"] == expected
+            except (ValueError, KeyError, TypeError):
+                raise UserError(
+                    f"{path} is damaged. Remove it: its run is made again."
+                ) from None
+            if not same:
+                raise UserError(
+                    f"{path} is of other settings or data than asked for. Set another "
+                    "--output."
+                )
+            if path == _result_path(run):
+                found[run.name] = result
     return found
 
 
 def _result_path(run):
     return os.path.join(run.output, f"{run.name}.json")
+
+
+def _started_path(run):
+    return os.path.join(run.output, run.name, "identity.json")
 
 
 def train(run):
@@ -141,7 +141,10 @@ def train(run):
     from remixer_tf.commands import run_command
     from remixer_tf.evaluation.results import read_results
 
-    folder = os.path.join(run.output, run.name)
+    folder, known = os.path.join(run.output, run.name), {"identity": identity(run)}
+    os.makedirs(folder, exist_ok=True)
+    with open(_started_path(run), "w") as file:
+        json.dump(known, file)
     start = time.process_time()
     run_command("train", [f"--model_dir={folder}", *run.arguments])
     with open(os.path.join(folder, "train_summary.json")) as file:
@@ -152,8 +155,7 @@ def train(run):
     ]
     evaluations.sort(key=lambda evaluation: evaluation["step"])
     last = evaluations[-1]
-    result = {
-        "identity": identity(run),
+    result = known | {
         "steps": last["step"],
         "loss": last["loss"],
         "token_accuracy": last["token_accuracy"],

@@ -122,8 +122,14 @@ def test_command(tmp_path, capfd):
     runs.data_of.cache_clear()
     with refused:
         runs.finished(made)
+    (output / "gmlp_split-0.json").unlink()  # as in a run that was stopped
+    with refused:
+        runs.finished(made)
+    (text / "more.txt").unlink()
+    runs.data_of.cache_clear()
+    assert [*runs.finished(made)] == ["remixer_none-0"]
     (output / "gmlp_split-0.json").write_text('{"identity":')
     with pytest.raises(
-        ValueError, match="gmlp_split-0.json is no whole result. Remove"
+        ValueError, match="gmlp_split-0.json is damaged. Remove it: its"
     ):
         runs.finished(made)

@@ -3,11 +3,14 @@
 from remixer_tf.checkpoints.vocabularies import name_copies
 from remixer_tf.configuration import hyperparameters
 from remixer_tf.configuration.result_bindings import evaluation_bindings
-from remixer_tf.data.pipeline import data_of, train_dataset
+from remixer_tf.configuration.values import TWO_FILES
+from remixer_tf.data.pipeline import batch_shapes, data_of, train_dataset
 from remixer_tf.engines.jax.engine import JaxEngine
-from remixer_tf.engines.jax.layout import Layout
+from remixer_tf.engines.jax.layout import Layout, declare_run
+from remixer_tf.errors import UserError
+from remixer_tf.evaluation.best import givers
 from remixer_tf.evaluation.evaluate import evaluate
-from remixer_tf.objectives.objective import Objective
+from remixer_tf.objectives.objective import Objective, try_shapes
 from remixer_tf.run import Run
 from remixer_tf.tasks.folders import data_folders
 from remixer_tf.training.loop import train
@@ -51,6 +54,39 @@ def train_run(configuration, model_dir, **options):
             checkpointing=configuration.call(Checkpointing),
             objective=configuration.call(Objective),
         )
+
+
+def check_train(configuration, metric=None):
+    """Raises a UserError for a configuration that `train_run` would refuse.
+
+    The model is declared, and its objective computed on the shapes of a batch. Training
+    data are not read. `metric` is one that the run's evaluations must give, in their
+    data; None for none.
+    """
+    run = run_without_data(configuration)
+    if run.model is None:
+        raise UserError(f"Run needs a value for 'model'. {TWO_FILES}")
+    schedule = configuration.call(Schedule)
+    objective = configuration.call(Objective)
+    optimizer = configuration.value(train, "optimizer")
+    model, _ = declare_run(run.make_model, optimizer, run.dtype_policy)
+    dataset = configuration.value(train, "dataset")
+    if getattr(dataset, "__wrapped__", None) is train_dataset:  # else its data say
+        lengths = configuration.value(Run, "feature_lengths")
+        lengths = configuration.value(train_dataset, "feature_lengths", lengths)
+        batching = configuration.value(train_dataset, "batching")
+        try_shapes(model, objective, batch_shapes(batching, lengths))
+    with data_folders(configuration.data_folders()):
+        evaluations = configuration.value(train, "evaluations", ())
+        best = configuration.call(Checkpointing).best
+        schedule.check_evaluations(evaluations, best)
+        if metric and not evaluations:
+            raise UserError(
+                f"--metric={metric} needs an evaluation, and there is none. Add "
+                "--gin.train.evaluations=[@LossEvaluation()]."
+            )
+        if metric:
+            givers(evaluations, metric, "--metric=")
 
 
 def evaluate_run(configuration, model_dir, step=None, force=False):

@@ -13,11 +13,13 @@ import threading
 import time
 
 import pytest
+import seqio
 
 from remixer_tf.analysis.comparison import Spread, average, read_run, write_comparison
 from remixer_tf.checkpoints.whole_folder import describe
 from remixer_tf.commands import run_command
 from remixer_tf.errors import UserError
+from tests.data.toy_tasks import toy_task
 from tests.tiny_run import BYTES, TINY
 
 # Writes what `train` writes. Its loss is RATE + seed, and RATE may be "bad" or "slow".
@@ -51,21 +53,29 @@ with open(folder + "/operative_config.gin", "w") as file:
 
 
 CONFIGURATION = """\
-TRAIN_STEPS = 10
-TASK = 'other'
+include 'models/t5_1_1_tiny.gin'
+include 'runs/train.gin'
+NUM_ENCODER_LAYERS = 1
+NUM_DECODER_LAYERS = 1
+VOCAB_SIZE = 259
+TASK = 'toy'
+FEATURE_LENGTHS = {'inputs': 4, 'targets': 4}
+BATCH_SIZE = 2
+TRAIN_STEPS = 1000
 SIZE = 'all'
-Run.task = %TASK
-Schedule.train_steps = %TRAIN_STEPS
-train.optimizer = @Adafactor()
-train.schedule = @Schedule()
-Schedule.log_period = %RATE
-Schedule.steps_per_call = %SIZE
+Watching.peak_flops = %RATE
+Watching.loggers = %SIZE
 """
+EVALUATIONS = "--gin.train.evaluations=[@LossEvaluation()]"
 
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch, clear_gin):
     (tmp_path / "a.gin").write_text(CONFIGURATION)
+    examples = {"train": [("a", "b")], "dev": [("a", "b")]}
+    for name in ("toy", "other"):
+        task = toy_task(examples, name, metric_fns=[])
+        monkeypatch.setitem(seqio.TaskRegistry._REGISTRY, name, task)
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "python"
     path.write_text(STAND_IN.format(python=sys.executable))
@@ -86,7 +96,7 @@ def calls(folder):
 
 def test_means_and_deviations_over_seeds(stand_in, capsys):
     grid = "--grid=RATE=[1.0, 20.0]"
-    more = "--gin.TRAIN_STEPS=10", "--gin.TASK=toy"
+    more = "--gin.TRAIN_STEPS=1000", "--gin.TASK=toy"
     options = "--seeds=3", "--at_once=2", "--format=markdown"
     sweep(stand_in, *more, grid, *options)
     names = [f"RATE={rate},seed={s}" for rate in (1.0, 20.0) for s in range(3)]
@@ -107,7 +117,7 @@ def test_means_and_deviations_over_seeds(stand_in, capsys):
     sweep(stand_in, *more, grid, *options)
     assert "6 of 6 runs have ended before" in capsys.readouterr().out
     assert all(len(calls(stand_in / name)) == 1 for name in names)
-    sweep(stand_in, *more, "--grid=RATE=[1.0]", "--seeds=2", "--gin.TRAIN_STEPS=20")
+    sweep(stand_in, *more, "--grid=RATE=[1.0]", "--seeds=2", "--gin.TRAIN_STEPS=2000")
     assert [len(calls(stand_in / name)) for name in names] == [2, 2, 1, 1, 1, 1]
     capsys.readouterr()
     sweep(stand_in, *more, grid, "--seeds=2", "--format=csv")
@@ -124,11 +134,10 @@ def test_contestants(stand_in, capsys):
     """The losses are 1 and 2, next to 20 and 21 of the same seeds."""
     options = "--grid=RATE=[1.0, 20.0]", "--seeds=2", "--format=csv"
     metric = "--metric=toy/dev/loss"
-    with pytest.raises(UserError, match="RATE=1.0 has none. Add --gin.train.evaluatio"):
+    with pytest.raises(UserError, match="there is none. Add --gin.train.evaluatio"):
         sweep(stand_in, *options, metric)
     assert not stand_in.exists()
-    evaluations = "--gin.train.evaluations=[@LossEvaluation()]"
-    sweep(stand_in, *options, metric, evaluations)
+    sweep(stand_in, *options, metric, EVALUATIONS)
     lines = capsys.readouterr().out.split("\n")
     start = next(i for i, line in enumerate(lines) if line.startswith("contestant,"))
     _, second = csv.DictReader(lines[start:])
@@ -138,18 +147,39 @@ def test_contestants(stand_in, capsys):
 
 def test_contestants_of_other_tasks(stand_in):
     """They are told before the first run; a task of the evaluation is one for all."""
-    evaluations = "--gin.train.evaluations=[@LossEvaluation()]"
-    metric = "--metric=toy/dev/loss", evaluations, "--gin.RATE=1.0"
-    for options, first in (
-        (["--grid=TASK=['cogs', 'mnli']"], "TASK=cogs has 'cogs'"),
-        (["--setting=TASK=cogs", "--setting=Run.task=mnli"], "TASK=cogs has 'cogs'"),
+    metric = "--metric=toy/dev/loss", EVALUATIONS, "--gin.RATE=1.0"
+    for options in (
+        ["--grid=TASK=['toy', 'other']"],
+        ["--setting=TASK=toy", "--setting=TASK=other"],
     ):
-        with pytest.raises(UserError, match=f"one task. {first}, and .*mnli"):
+        gives = "^TASK=other: No evaluation gives --metric='toy/dev/loss'.*other/dev/l"
+        with pytest.raises(UserError, match=gives):
             sweep(stand_in, *options, *metric)
         assert not stand_in.exists()
-    own = "--gin.LossEvaluation.task=toy", "--grid=TASK=['cogs', 'mnli']"
+    own = "--gin.LossEvaluation.task=toy", "--grid=TASK=['toy', 'other']"
     sweep(stand_in, *own, *metric)
     assert len(os.listdir(stand_in)) == 2
+
+
+@pytest.mark.parametrize("metric", ["toy/dev/los", "toy/dve/loss", "loss"])
+def test_a_misspelt_metric_starts_no_run(stand_in, metric):
+    with pytest.raises(UserError, match="Nearest: toy/dev/loss"):
+        sweep(stand_in, f"--metric={metric}", EVALUATIONS, "--gin.RATE=1.0")
+    assert not stand_in.exists()
+
+
+def test_a_metric_of_a_file(stand_in, capsys):
+    metric = "--metric=toy/dev/loss (loss.json)"
+    sweep(stand_in, metric, EVALUATIONS, "--gin.RATE=1.0")
+    assert "differences are from all" in capsys.readouterr().out
+
+
+def test_a_comparison_that_fails_says_how_to_compare(stand_in):
+    """The stand-in writes no accuracy of tokens."""
+    compare = "All runs are kept. Compare them: remixer_tf compare --metric=NAME .*/\\*"
+    with pytest.raises(UserError, match=compare):
+        metric = "--metric=toy/dev/token_accuracy"
+        sweep(stand_in, metric, EVALUATIONS, "--gin.RATE=1.0")
 
 
 def test_contestants_are_files_of_their_own(stand_in, tmp_path):
@@ -169,12 +199,12 @@ def test_contestants_are_files_of_their_own(stand_in, tmp_path):
 
 def test_settings_and_grids_combine(stand_in):
     settings = "--setting=RATE=1 SIZE=['a b', 4]", "--setting=RATE=2 SIZE=c"
-    sweep(stand_in, *settings, "--grid=train.optimizer=[@Adafactor(), @AdamW()]")
+    sweep(stand_in, *settings, "--grid=train.optimizer=[@Adafactor, @AdamW]")
     names = sorted(os.listdir(stand_in))
     assert len(names) == 4 and all(name.endswith(",seed=0") for name in names)
-    assert names[3].startswith("RATE=2,SIZE=c,train.optimizer=_AdamW_-")
+    assert names[3].startswith("RATE=2,SIZE=c,train.optimizer=_AdamW-")
     found = {tuple(calls(stand_in / name)[0][5:-1]) for name in names}
-    own = "--gin.RATE=1", "--gin.SIZE=['a b', 4]", "--gin.train.optimizer=@AdamW()"
+    own = "--gin.RATE=1", "--gin.SIZE=['a b', 4]", "--gin.train.optimizer=@AdamW"
     assert own in found
 
 
@@ -203,9 +233,8 @@ def test_a_run_that_fails_is_named_and_others_go_on(stand_in, capsys):
 )
 def test_the_written_table_names_runs_that_failed(stand_in, metric, format, row):
     options = f"--format={format}", "--output=table", "--seeds=2", *metric
-    evaluations = "--gin.train.evaluations=[@LossEvaluation()]"
     with pytest.raises(SystemExit):
-        sweep(stand_in, "--grid=RATE=['bad', 3]", evaluations, *options)
+        sweep(stand_in, "--grid=RATE=['bad', 3]", EVALUATIONS, *options)
     shown = (stand_in.parent / "table").read_text()
     for seed in range(2):
         name = f"RATE=bad,seed={seed}"
@@ -327,20 +356,58 @@ def test_a_misspelt_name_starts_no_run(stand_in, name):
     assert not stand_in.exists()
 
 
+def write_mixers(folder, architecture):
+    for mixer in ("attention", "fnet"):
+        parts = f"architectures/{architecture}", f"mixers/{mixer}"
+        text = "".join(f"include '{part}.gin'\n" for part in parts)
+        text += "include 'models/sizes/mixers_tiny.gin'\n"
+        (folder / f"{mixer}.gin").write_text(text)
+
+
 def test_a_model_that_cannot_be_starts_no_run(stand_in):
     """The first contestant could train: the second one is tried before it does."""
-    for mixer in ("attention", "fnet"):
-        parts = "architectures/mixing_lm", f"mixers/{mixer}", "models/sizes/mixers_tiny"
-        text = "".join(f"include '{part}.gin'\n" for part in parts)
-        (stand_in.parent / f"{mixer}.gin").write_text(text)
+    write_mixers(stand_in.parent, "mixing_lm")
     (stand_in.parent / "a.gin").write_text("include 'runs/bench_lm.gin'\n")
     folder = f"--gin.text_files.directory='{stand_in.parent}'"
     both = "--contestant=attention.gin", "--contestant=fnet.gin", folder
     with pytest.raises(UserError, match="^fnet: .*FNet has no form that hides later"):
         sweep(stand_in, *both)
-    grid = "--grid=WARMUP_STEPS=[2,9999]"
-    with pytest.raises(UserError, match="^attention,WARMUP_STEPS=9999: total_steps"):
-        sweep(stand_in, both[0], folder, grid)
+    for macro, good, bad, message in (
+        ("WARMUP_STEPS", 2, 9999, "total_steps"),
+        ("MAX_LENGTH", 64, 32, ".*64.*max_length.*32"),
+    ):
+        with pytest.raises(UserError, match=f"^attention,{macro}={bad}: {message}"):
+            sweep(stand_in, both[0], folder, f"--grid={macro}=[{good},{bad}]")
+    assert not stand_in.exists()
+
+
+def test_a_mixer_that_cannot_be_packed_starts_no_run(stand_in):
+    write_mixers(stand_in.parent, "mixing_mlm")
+    run = "include 'runs/bench_mlm.gin'\nBatching.pack = True\n"
+    (stand_in.parent / "a.gin").write_text(run)
+    folder = f"--gin.text_files.directory='{stand_in.parent}'"
+    with pytest.raises(UserError, match="^fnet: .*pack"):
+        sweep(stand_in, "--contestant=attention.gin", "--contestant=fnet.gin", folder)
+    assert not stand_in.exists()
+
+
+@pytest.mark.parametrize(
+    "argument, message",
+    [
+        ("--gin.Run.model=None", "^Run needs a value for 'model'"),
+        ("--gin.Schedule.steps_per_call=3", "^train_steps=1000 is not a multiple"),
+        ("--gin.LossEvaluation.period=0", "^period of evaluation 0"),
+        ("--gin.Objective.auxiliary_loss_weights={'x': 1}", "^auxiliary_loss_weights"),
+        ("--gin.Batching.length_buckets=[{'inputs': 2, 'targets': 2}]", "^Packing"),
+        ("--gin.FEATURE_LENGTHS={'inputs': 4}", "^feature_lengths must have"),
+        ("--gin.TASK=toi", "^No task or mixture"),
+    ],
+)
+def test_a_run_that_cannot_begin_starts_no_run(stand_in, argument, message):
+    """Without a setting's name, where there is one setting."""
+    pack = "--gin.Batching.pack=True", "--gin.RATE=1.0", EVALUATIONS
+    with pytest.raises(UserError, match=message):
+        sweep(stand_in, *pack, argument)
     assert not stand_in.exists()
 
 

@@ -25,12 +25,12 @@ from remixer_tf.commands import (
     start_command,
     write_runs,
 )
-from remixer_tf.configuration import parts
 from remixer_tf.configuration.bindings import flag_of, last, literal, name_of, read_text
 from remixer_tf.errors import UserError
 
 _POLL_SECONDS = 0.2
 _NAME_LENGTH = 100
+_ONLY = "all"  # the setting of a sweep that has no others
 _ENDED = "sweep_ended.json"  # in a run's folder: the arguments with which it has ended
 
 
@@ -126,7 +126,7 @@ def _runs(options):
             arguments = [f"--gin.{text}" for text in (*own, f"Run.seed={seed}")]
             folder = os.path.join(options.model_dir, folder)
             arguments = (*own_files, *files, *common, *arguments)
-            runs.append(_Run(name or "all", folder, arguments))
+            runs.append(_Run(name or _ONLY, folder, arguments))
     return list(dict.fromkeys(runs))  # A value may stand in a grid twice.
 
 
@@ -144,68 +144,28 @@ def _contestants(files):
 
 
 def _check(runs, metric):
-    """Reads each setting and declares its model, so that a mistake starts no run.
+    """Reads each setting and tries it without data, so that a mistake starts no run.
 
-    With a metric, a setting that evaluates nothing, or another task than the first
-    one, is a UserError.
+    With a metric, a setting whose evaluations do not give it is a UserError.
     """
-    tasks = {}  # from a task, as gin has it, to the first setting of it
+    from remixer_tf.configured import check_train
+    from remixer_tf.data.failures import data_errors
+    from remixer_tf.data.vocabulary_training import vocabularies_for_a_while
+
+    metric = metric and re.sub(r" \(\w+\.json\)$", "", metric)
     waiting = {run.setting: run for run in runs if not _has_ended(run)}
     for run in waiting.values():
         arguments = f"--model_dir={run.folder}", *run.arguments
         settings = configuration.read_configuration(
             configuration.parse_command_line(arguments, None, configuration.add_common)
         )
-        if metric and not _evaluates(settings):
-            raise UserError(
-                f"--metric={metric} needs an evaluation, and {run.setting} has none. "
-                "Add --gin.train.evaluations=[@LossEvaluation()]."
-            )
-        if metric and not _evaluates_another_task(settings):
-            tasks.setdefault(_task(settings), run.setting)
-        _check_model(run.setting, settings)
-    if len(tasks) > 1:
-        (task, setting), (other, different) = [*tasks.items()][:2]
-        raise UserError(
-            f"--metric={metric} compares contestants of one task. {setting} has "
-            f"{task}, and {different} has {other}. Give all the same Run.task (TASK), "
-            "or sweep without --metric."
-        )
-
-
-def _check_model(setting, settings):
-    """Declares a setting's model and optimizer."""
-    from remixer_tf.configured import run_without_data
-    from remixer_tf.engines.jax.layout import declare_run
-    from remixer_tf.training.loop import train
-
-    run = run_without_data(settings)
-    if run.model is None:
-        return  # `train` says so.
-    try:
-        optimizer = settings.value(train, "optimizer")
-        declare_run(run.make_model, optimizer, run.dtype_policy)
-    except UserError as error:
-        raise UserError(f"{setting}: {error}") from error
-
-
-def _evaluates(settings):
-    """Whether train.evaluations names any; they are not made."""
-    return bool(settings.written("", parts.find("train").selector).get("evaluations"))
-
-
-def _evaluates_another_task(settings):
-    """Whether an evaluation names a task of its own, and not the run's."""
-    return any(
-        selector.startswith("remixer_tf.evaluation.") and "task" in values
-        for (_, selector), values in settings.bindings.items()
-    )
-
-
-def _task(settings):
-    """Returns `Run.task` as gin text, a macro's value for the macro."""
-    value = settings.written("", parts.find("Run").selector).get("task")
-    return repr(settings.without_macros(value))
+        try:
+            with vocabularies_for_a_while(), data_errors():
+                check_train(settings, metric)
+        except UserError as error:
+            if run.setting == _ONLY:
+                raise
+            raise UserError(f"{run.setting}: {error}") from error
 
 
 def _grid(text):
@@ -334,5 +294,11 @@ def _write_table(runs, failed, options):
     read = configuration.read_bindings
     found = {run.folder: read_run(run.folder, read) for run in runs}
     failed = {os.path.basename(run.folder): why for run, why in failed.items()}
-    with open_text_output(options.output) as output:
-        write_runs(found, groups, options, output, failed)
+    try:
+        with open_text_output(options.output) as output:
+            write_runs(found, groups, options, output, failed)
+    except UserError as error:
+        raise UserError(
+            f"{error} All runs are kept. Compare them: remixer_tf compare "
+            f"--metric=NAME {options.model_dir}/*"
+        ) from error

@@ -20,6 +20,7 @@ import inspect
 import math
 import numbers
 
+import keras
 import seqio
 import tensorflow as tf
 from absl import logging
@@ -299,11 +300,7 @@ def train_dataset(
         FileNotFoundError: a task's data are missing; the error lists all such tasks of
             a mixture.
     """
-    if not isinstance(batching, Batching):
-        raise UserError(
-            "batching must be a Batching (in gin: @Batching()). Received: "
-            f"batching={batching!r}"
-        )
+    _check_batching(batching)
     task, feature_lengths = data_of(run, task, feature_lengths)
     check_feature_lengths(feature_lengths, batching.feature_converter)
     check_reads_inputs(task, feature_lengths, batching.feature_converter)
@@ -365,6 +362,31 @@ def train_dataset(
     dataset.vocabularies = describe_vocabularies(task)
     dataset.caches = describe_caches(task, split)
     return dataset
+
+
+def batch_shapes(batching, feature_lengths):
+    """Returns {name: `keras.KerasTensor`} of a step's batch of `train_dataset`.
+
+    Lengths are those of the last bucket. No data are read. Errors are those of
+    `train_dataset`.
+    """
+    _check_batching(batching)
+    check_feature_lengths(feature_lengths, batching.feature_converter)
+    rows = batching.host_batch_size(1)
+    converter = batching.feature_converter(pack=batching.pack)
+    lengths = converter.get_model_feature_lengths(feature_lengths)
+    return {
+        name: keras.KerasTensor((rows, length), "int32")
+        for name, length in lengths.items()
+    }
+
+
+def _check_batching(batching):
+    if not isinstance(batching, Batching):
+        raise UserError(
+            "batching must be a Batching (in gin: @Batching()). Received: "
+            f"batching={batching!r}"
+        )
 
 
 def _check_rates(mixture):

@@ -9,6 +9,23 @@ from remixer_tf.errors import UserError, check_choices, nearest
 from remixer_tf.evaluation.results import metrics_by_name
 
 
+def givers(evaluations, metric, option):
+    """Returns those of evaluations that give a metric, a list; reads data.
+
+    It is empty for a metric that could not be tried. Raises a UserError if none gives
+    it. `option` is what names it, such as "--metric=".
+    """
+    given = [(e, e.metric_names(metric)) for e in evaluations]
+    names = set().union(*(names for _, names in given))
+    prefixes = tuple(name for name in names if name.endswith("/"))
+    if metric not in names and not metric.startswith(prefixes):
+        raise UserError(
+            f"No evaluation gives {option}{metric!r}.{nearest(metric, names)} They "
+            f"give: {', '.join(sorted(names)) or 'nothing'}."
+        )
+    return [e for e, names in given if metric in names]
+
+
 class Best:
     """Finds the best step among the results of a run's evaluations.
 
@@ -31,16 +48,7 @@ class Best:
 
     def check(self, evaluations):
         """Raises a ValueError unless one evaluation gives the metric; reads data."""
-        given = [(e, e.metric_names(self.metric)) for e in evaluations]
-        self._check_one([e for e, names in given if self.metric in names])
-        names = set().union(*(names for _, names in given))
-        prefixes = tuple(name for name in names if name.endswith("/"))
-        if self.metric not in names and not self.metric.startswith(prefixes):
-            raise UserError(
-                f"No evaluation gives Best.metric = {self.metric!r}."
-                f"{nearest(self.metric, names)} They give: "
-                f"{', '.join(sorted(names)) or 'nothing'}."
-            )
+        self._check_one(givers(evaluations, self.metric, "Best.metric = "))
 
     def _check_one(self, evaluations):
         if len(evaluations) > 1:

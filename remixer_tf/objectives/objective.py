@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import keras
 from keras import ops
+from keras.src import backend
 
 from remixer_tf.arguments import (
     NonNegativeFloat,
@@ -18,6 +19,7 @@ from remixer_tf.arguments import (
 )
 from remixer_tf.errors import UserError, check_numbers, shorten
 from remixer_tf.layers import capture
+from remixer_tf.objectives.batches import scorable
 from remixer_tf.objectives.hidden import hidden
 from remixer_tf.objectives.losses import CrossEntropy
 
@@ -110,6 +112,27 @@ class Objective:
             }
         sums = {**sums, **{f"statistics/{k}": v * share for k, v in statistics.items()}}
         return objective, {key: value for key, value in sums.items() if key != "weight"}
+
+
+def try_shapes(model, objective, batch):
+    """Computes an objective on shapes alone: raises what a step on them would raise.
+
+    Args:
+        model: a built `keras.Model`; its variables may have no values.
+        objective: an `Objective`.
+        batch: dictionary of `keras.KerasTensor`, `[batch, ...]`.
+    """
+
+    def compute(values, batch):
+        with keras.StatelessScope(zip(model.variables, values, strict=True)):
+            batch = scorable(batch, model)
+            with reports(model) as reported:
+                outputs = objective.forward(model)(batch)
+            one = ops.ones((), "float32")
+            return objective.of_part(outputs, batch, reported, one, 1.0)[0]
+
+    values = [keras.KerasTensor(v.shape, v.dtype) for v in model.variables]
+    backend.compute_output_spec(compute, values, batch)
 
 
 def _check_weights(weights):

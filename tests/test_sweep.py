@@ -339,6 +339,9 @@ def test_a_seed_that_diverged_leaves_the_others_their_table(tmp_path, value):
         ("--setting=RATE=1 RATE=2", "A setting has RATE twice"),
         ("--setting=RATE=1 run.Run.seed=2", "Leave run.Run.seed out"),
         ("--setting= ", "--setting is 'NAME=A NAME=B'"),
+        ("--gin.Run.seed=3", "--seeds=N sets the seeds of a sweep. Leave Run.seed"),
+        ("--gin.SEED=3", "Leave SEED out"),
+        ("--gin.remixer_tf.run.Run.seed=3", "run.Run.seed out"),
         ("--at_once=0", "at least 1"),
     ],
 )

@@ -25,7 +25,14 @@ from remixer_tf.commands import (
     start_command,
     write_runs,
 )
-from remixer_tf.configuration.bindings import flag_of, last, literal, name_of, read_text
+from remixer_tf.configuration.bindings import (
+    final_bindings,
+    flag_of,
+    last,
+    literal,
+    name_of,
+    read_text,
+)
 from remixer_tf.errors import UserError
 
 _POLL_SECONDS = 0.2
@@ -105,7 +112,10 @@ def _runs(options):
     if options.gin_search_paths:
         common.append(f"--gin_search_paths={','.join(options.gin_search_paths)}")
     common += [f"--module_import={module}" for module in options.module_import]
-    common += map(flag_of, options.gin_bindings)
+    for text in options.gin_bindings:
+        common.append(flag := flag_of(text))
+        for binding in final_bindings(read_text(text, flag)).values():
+            _not_seed(binding)
     grids = [_grid(text) for text in options.grid]
     listed = [_pairs(text) for text in options.setting] or [[]]
     contestants = _contestants(options.contestant)

@@ -114,6 +114,14 @@ def lacking(runs, groups):
     }
 
 
+def unequal_steps(found):
+    """Returns {name: why} if `contestants` have values of several steps, else {}."""
+    if len({step for contestant in found for step in contestant.steps}) < 2:
+        return {}
+    steps = (f"{x.title} at {_range(x.steps)}" for x in found)
+    return {"the last results are of unequal steps": ", ".join(steps)}
+
+
 def _by_title(groups):
     """Returns {title without the number of seeds: folders}.
 

@@ -471,7 +471,7 @@ def write_runs(runs, groups, options, file, failed=MappingProxyType({})):
     found = contest.contestants(runs, groups, options.metric)
     if options.plot:
         contest.draw_contest(*found, options.metric, options.plot)
-    lacks = contest.lacking(runs, groups)
+    lacks = contest.lacking(runs, groups) | contest.unequal_steps(found[0])
     contest.write_contest(*found, options.metric, options.format, file, failed, lacks)
 
 

@@ -106,8 +106,15 @@ def test_units_and_steps_are_shown(tmp_path, capsys):
     shown = compare(capsys, *runs, "--format=markdown")
     assert f"{METRIC} (%): differences are from" in shown
     assert "| 2 | 5 to 30 | 1 |" in shown
-    rows = [*csv.DictReader(compare(capsys, *runs, "--format=csv").splitlines())]
-    assert [row["step"] for row in rows] == ["5 to 30"]
+    runs.append(seeded(tmp_path / "b", 0, 1.0, "A = 2", units=True))
+    run_command("compare", [*runs, f"--metric={METRIC}", "--format=csv"])
+    csv_text, warning = capsys.readouterr()
+    rows = [*csv.DictReader(csv_text.splitlines())]
+    assert [row["step"] for row in rows] == ["5 to 30", "5"]
+    note = "the last results are of unequal steps: a0, a1 at 5 to 30, b at 5"
+    assert f"warning: {note}\n" in warning
+    assert f"\n- {note}\n" in compare(capsys, *runs, "--format=markdown")
+    assert "unequal" not in compare(capsys, runs[0], runs[2])
 
 
 def test_values_of_several_units_are_not_compared(tmp_path, capsys):

@@ -438,7 +438,10 @@ def check_output(options, name="output"):
 
 
 def check_contest(options):
-    """Raises an error for --plot without --metric, or files that cannot be written."""
+    """Raises an error for --plot without --metric, or files that cannot be written.
+
+    They are two files.
+    """
     if options.metric == "":
         raise UserError("--metric is empty. Name a metric, such as cogs/test/loss.")
     check_output(options)
@@ -456,6 +459,11 @@ def check_contest(options):
             "formats of pictures."
         )
     check_output(options, "plot")
+    if os.path.realpath(options.output) == os.path.realpath(options.plot):
+        raise UserError(
+            f"--output={options.output} and --plot={options.plot} are one file. The "
+            "table and the picture need a file each."
+        )
 
 
 def write_runs(runs, groups, options, file, failed=MappingProxyType({})):

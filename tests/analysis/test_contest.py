@@ -230,6 +230,10 @@ def test_a_plot(runs, capsys, tmp_path):
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(ValueError, match="folder.png cannot be written"):
         compare(capsys, *runs, f"--plot={tmp_path / 'folder.png'}")
+    twice = f"--output={tmp_path}/q.svg", f"--plot={tmp_path}/./q.svg"
+    for command, own in (("compare", runs), ("sweep", [f"--model_dir={tmp_path}"])):
+        with pytest.raises(ValueError, match="q.svg and --plot=.* are one file"):
+            run_command(command, [*own, f"--metric={METRIC}", *twice])
     with pytest.raises(ValueError, match="Name it with --metric"):
         run_command("compare", [runs[0], "--plot=plot.png"])
 

@@ -46,6 +46,12 @@ def files_near(path, pattern):
     return f" In its folder: {shorten(names)}." if names else ""
 
 
+def is_a_folder(path, pattern):
+    """Returns the error for a folder in place of a vocabulary's file."""
+    names = files_near(path, pattern)
+    return MissingFileError(f"{path!r} is a folder. Name a vocabulary's file.{names}")
+
+
 def fail_unless(condition, message):
     """Returns an op for `tf.data.Dataset.map` that fails with `message`, a string."""
     text = tf.strings.join([QUOTE_START, message, QUOTE_END])

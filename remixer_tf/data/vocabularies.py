@@ -8,7 +8,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from remixer_tf.arguments import NonNegativeInt, TheRun, checked
 from remixer_tf.checkpoints.paths import Located, locate
-from remixer_tf.data.failures import files_near
+from remixer_tf.data.failures import files_near, is_a_folder
 from remixer_tf.data.file_states import file_digest
 from remixer_tf.data.kinds import Task
 from remixer_tf.data.pieces import SentencePieceVocabulary
@@ -58,6 +58,8 @@ def sentencepiece_vocabulary(
                 "--gin.VOCABULARY_FILE=FILE, or with the parameter that has the "
                 "path in the run's operative_config.gin."
             )
+        if tf.io.gfile.isdir(path):
+            raise is_a_folder(path, "*.model")
         raise MissingFileError(
             f"There is no vocabulary file {path!r}.{files_near(path, '*.model')} To "
             "make one from a task's text: python -m remixer_tf train_vocabulary "

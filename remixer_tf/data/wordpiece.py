@@ -12,6 +12,7 @@ import tensorflow_text as tf_text
 from remixer_tf.arguments import checked
 from remixer_tf.checkpoints.paths import Located, locate
 from remixer_tf.data.bert_words import WordCutter
+from remixer_tf.data.failures import is_a_folder
 from remixer_tf.data.vocabularies import SpecialIds
 from remixer_tf.errors import MissingFileError, UserError, check_integers, check_paths
 
@@ -45,7 +46,9 @@ def wordpiece_vocabulary(
     """
     check_paths(path=path)
     path = locate(path)
-    if tf.io.gfile.isdir(path) or not tf.io.gfile.exists(path):
+    if tf.io.gfile.isdir(path):
+        raise is_a_folder(path, "*.txt")
+    if not tf.io.gfile.exists(path):
         raise MissingFileError(f"There is no vocabulary file {path!r}.")
     with tf.io.gfile.GFile(path, "rb") as file:
         content = file.read()

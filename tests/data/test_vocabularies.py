@@ -263,8 +263,11 @@ def test_long_texts_count_too(tmp_path):
 def test_missing_files_name_what_is_there(words, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"wrod.*words\.model.*train_vocab"):
         sentencepiece_vocabulary(str(tmp_path / "wrod.model"))
+    for make in (sentencepiece_vocabulary, wordpiece_vocabulary):
+        with pytest.raises(FileNotFoundError, match="is a folder. Name a vocab"):
+            make(str(tmp_path))
     with pytest.raises(FileNotFoundError, match="no vocabulary file"):
-        wordpiece_vocabulary(str(tmp_path))
+        wordpiece_vocabulary(str(tmp_path / "vocab.txt"))
     with pytest.raises(FileNotFoundError, match="no folder"):
         sentencepiece_vocabulary(str(tmp_path / "nowhere" / "words.model"))
     with pytest.raises(FileNotFoundError, match=r"words\.model"):

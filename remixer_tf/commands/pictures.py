@@ -4,7 +4,8 @@ The command writes mixing matrices, mean attention maps, alpha, and the attentio
 text to the folder pictures of --model_dir. Model and data are those of eval.
 --gin.Pictures.batch_size=N sets the number of examples, --gin.Pictures.split=test their
 split (for images: ImagePictures). --next_to=OTHER_RUN draws another run's layers in the
-same figures. --step and --gin options count for all runs.
+same figures. --step and --gin options count for all runs. The pictures replace those
+that an earlier call drew of the same step.
 """
 
 import argparse
@@ -33,6 +34,8 @@ def add_arguments(parser):
 
 
 def run(options):
+    if not all(text.strip() for text in options.text or ()):
+        raise UserError("--text is empty. Give it a text that the model reads.")
     for folder in options.next_to:
         if not os.path.exists(os.path.join(folder, configuration.RUN_FILE)):
             raise UserError(

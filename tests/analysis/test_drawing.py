@@ -401,6 +401,7 @@ def test_errors_are_one_message(tmp_path, bytes_run):
         ([f"--model_dir={bytes_run}", "--next_to=nowhere"], "--next_to=nowhere is not"),
         ([f"--model_dir={bytes_run}", f"--next_to={bytes_run}/"], "are one run. Name"),
         ([f"--model_dir={bytes_run}", "--gin.Pictures.split='x'"], "no split 'x'"),
+        ([f"--model_dir={bytes_run}", "--text= "], "--text is empty. Give it a text"),
         (
             [f"--model_dir={bytes_run}", "--gin.Pictures.batch_size=-2"],
             "batch_size must be an integer of at least 1. Received: batch_size=-2",

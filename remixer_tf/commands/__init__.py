@@ -401,11 +401,14 @@ def add_contest(parser):
     add_table(parser)
 
 
-def check_once(paths, what="run"):
-    """Raises a UserError if two of several paths, perhaps by a link, are one."""
+def check_once(paths, places=None, what="run"):
+    """Raises a UserError if two of several paths, perhaps by a link, are one.
+
+    `places` are where they are, a list; None for the paths.
+    """
     given = {}
-    for path in paths:
-        real = os.path.realpath(path)
+    for path, place in zip(paths, places or paths, strict=True):
+        real = os.path.realpath(place)
         if real in given:
             raise UserError(
                 f"{given[real]} and {path} are one {what}. Name each {what} once."

@@ -18,11 +18,14 @@ from remixer_tf.commands import (
     check_once,
     check_output,
 )
+from remixer_tf.configuration.bindings import find, folders_of_gin
 from remixer_tf.configuration.reading import put_into_gin
+from remixer_tf.configuration.values import MACRO
 from remixer_tf.errors import UserError, nearest
 
 # The default of each size: T5's pre-training.
 _BATCH = {"batch_size": 128, "input_length": 512, "target_length": 114}
+_LENGTHS = "input_length", "target_length"
 
 
 def add_arguments(parser):
@@ -78,7 +81,8 @@ def run(options):
             "there is nothing to count. Name models with --gin_file, such as "
             "--gin_file=models/t5_1_1_base.gin, or a paper's table with --table."
         )
-    check_once(files, "file")
+    folders = folders_of_gin(options.gin_search_paths)
+    check_once(files, [find(file, folders) for file in files], "file")
     configuration.load_tensorflow()
     from remixer_tf.analysis.cost_table import write_profiles
     from remixer_tf.data.failures import data_errors

@@ -172,7 +172,7 @@ def flag_of(binding):
 
 
 def _with_included(path, folders, outer=()):
-    place = _find(path, folders)
+    place = find(path, folders)
     if place in outer:
         raise UserError(f"{path} is included by a file that it includes.")
     for statement in read_statements(place):
@@ -182,11 +182,20 @@ def _with_included(path, folders, outer=()):
             yield statement
 
 
-def _find(path, folders):
-    """Returns where a gin file is, as `read_all` looks for it."""
-    for folder in [*folders, *sys.path]:
-        if os.path.isfile(found := os.path.join(folder, path)):
-            return found
+def folders_of_gin(search_paths):
+    """Returns the folders where gin files are, in the order in which `find` looks."""
+    return ["", *search_paths, gin_folder()]
+
+
+def find(path, folders):
+    """Returns where a gin file is. Raises a UserError if there is none."""
+    places = [os.path.join(folder, path) for folder in [*folders, *sys.path]]
+    if found := next(filter(os.path.isfile, places), None):
+        return found
+    if found := next(filter(os.path.isdir, places), None):
+        names = sorted(glob.glob("*.gin", root_dir=found))
+        has = f", such as {os.path.join(path, names[0])}" if names else ""
+        raise UserError(f"{path!r} is a folder. Name a gin file in it{has}.")
     names = {  # In a checkout two folders have the package's files.
         os.path.realpath(os.path.join(folder, name)): name
         for folder in folders

@@ -15,6 +15,7 @@ from remixer_tf.configuration import checks, parts
 from remixer_tf.configuration.bindings import (
     RUN_FILE,
     final_bindings,
+    folders_of_gin,
     gin_folder,
     place_of,
     read_all,
@@ -52,7 +53,7 @@ def read(files, bindings, search_paths=(), complete=True, modules=(), run=None):
     """
     nowhere = Location(None, 0, None, "")
     statements = [ImportStatement(module, False, None, nowhere) for module in modules]
-    folders = ["", *search_paths, gin_folder()]
+    folders = folders_of_gin(search_paths)
     statements += with_new_names(read_all(files, bindings, folders))
     runs = [os.path.dirname(file) for file in files if file.endswith(RUN_FILE)]
     configuration = _configuration(statements, complete, runs)

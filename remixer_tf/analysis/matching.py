@@ -88,7 +88,8 @@ def find_value(count, start, wanted):
         raise UserError(
             f"no {wanted.macro} gives {wanted.number:,.0f} {wanted.quantity}"
             f"{f', those of {wanted.of},' if wanted.of else ''} to within "
-            f"{TOLERANCE:.1%}: {gives}."
+            f"{TOLERANCE:.1%}: {gives}. Vary another macro, change other sizes of the "
+            "model, or match another number."
         )
     return Match(wanted, value, known[value])
 

@@ -156,34 +156,46 @@ def _find(file, options, is_run, wanted):
     """Returns the `Match` of the model of a gin file."""
     from remixer_tf.analysis.costs import count
     from remixer_tf.analysis.matching import find_value
+    from remixer_tf.models import TransformerStack
 
-    macros = configuration.hyperparameters(read_model(file, options).text(False))
+    settings = read_model(file, options)
+    used = {key for own in settings.bindings for _, key in settings.used_by(*own)}
     whole = {
         name: value
-        for name, value in macros.items()
-        if type(value) is int and value > 0 and "." not in name
+        for name, value in configuration.hyperparameters(settings.text(False)).items()
+        if type(value) is int and value > 0 and (name, MACRO) in used
     }
     if wanted.macro not in whole:
         raise UserError(
-            f"{file} has no macro {wanted.macro!r} with a whole number above 0."
+            f"{file} uses no macro {wanted.macro!r} with a whole number above 0."
             f"{nearest(wanted.macro, whole)} It has: {', '.join(sorted(whole))}."
         )
 
+    with_flops = wanted.quantity != "parameters"
+    longest = settings.value(TransformerStack, "max_length")
+    shorter = ""
+    asked = {name: getattr(options, name) or 0 for name in _LENGTHS}
+    if with_flops and longest and max(asked.values()) > longest:
+        names = " ".join(f"--{x}={min(n, longest)}" for x, n in asked.items() if n)
+        shorter = f" To count all models at a length that this one takes: {names}."
+
     def count_with(value):
         binding = f"{wanted.macro} = {value}"
-        with_flops = wanted.quantity != "parameters"
         try:
             settings = read_model(file, options, [binding])
             _, optimizer, arguments = what_to_count(settings, options, is_run)
             profile = count(optimizer=optimizer, with_flops=with_flops, **arguments)
         except ValueError as error:
-            raise UserError(f"with {binding}: {error}") from error
+            raise UserError(f"with {binding}: {error}{shorter}") from error
         found = getattr(profile.total, wanted.quantity)
         tried = f"{os.path.basename(file)}, {binding}: {found:,} {wanted.quantity}"
         console.say(tried, file=sys.stderr)
         return found
 
-    return find_value(count_with, whole[wanted.macro], wanted)
+    try:
+        return find_value(count_with, whole[wanted.macro], wanted)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from error
 
 
 def read_model(file, options, bindings=()):

@@ -430,7 +430,7 @@ def test_a_width_that_heads_divide(width):
 
 def test_what_cannot_be_matched():
     for number, words in (
-        (31, "no D gives 31 flops, those of another, to within 0.5%: D = 1 gives 40.$"),
+        (31, "no D gives 31 flops, those of another, to within 0.5%: D = 1 gives 40."),
         (105, "D = 7 gives 100, D = 8 gives 110"),
     ):
         with pytest.raises(UserError, match=words):
@@ -478,6 +478,14 @@ def test_a_model_with_as_many_flops_as_the_first(capsys):
     assert rows[3][rows[0].index("inputs")] == "512"
 
 
+def test_a_macro_that_nothing_uses_is_not_varied(tmp_path):
+    path = tmp_path / "mine.gin"
+    path.write_text("include 'models/t5_1_1_tiny.gin'\nSESSION = 3\n")
+    match = f"--gin_file={path}", "--vary=SESSION", "--match=parameters=1e6"
+    with pytest.raises(UserError, match=r"mine.gin uses no macro 'SESSION' .* D_FF"):
+        run_command("costs", match)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -487,13 +495,24 @@ def test_a_model_with_as_many_flops_as_the_first(capsys):
         (MATCH, ["--match and --vary go together"]),
         ([*MATCH, "--vary=D_F", "--match=flops=1e9"], ["'D_F'", "Nearest: D_FF, D_KV"]),
         ([*MATCH, "--vary=VOCABULARY", "--match=flops=1e9"], ["whole number"]),
-        ([*MATCH, "--match=parameters=100"], ["D_FF = 1 gives 4,688"]),
+        ([*MATCH, "--match=parameters=100"],
+         ["models/t5_1_1_tiny.gin: no D_FF", "D_FF = 1 gives 4,688. Vary another m"]),
+        ([*MATCH, "--gin_file=models/remixer_tiny.gin", "--match=flops",
+          "--input_length=300"],
+         ["with D_FF = ", "max_length=256", "this one takes: --input_length=256 "]),
         (["--gin_file=models/t5_1_1_bse.gin"], ["t5_1_1_bse.gin", "t5_1_1_base.gin"]),
         (["--table=remixer/tabel1"], ["'remixer/tabel1'", "Nearest: remixer/table1"]),
         (["--gin_file=runs/from_t5_1_1.gin", "--gin.INITIAL_CHECKPOINT='x'"],
          ["names no model", "Run.model"]),
         ([], ["nothing to count", "--gin_file"]),
         (["--gin_file=models/t5_1_1_tiny.gin"] * 2, ["are one file. Name each file"]),
+        (["--gin_file=models/t5_1_1_tiny.gin",
+          f"--gin_file={configuration.gin_folder()}/models/../models/t5_1_1_tiny.gin"],
+         ["are one file. Name each file"]),
+        (["--table=remixer/table1",
+          "--gin_file=papers/remixer/table1/remixer_base.gin"], ["are one file"]),
+        (["--gin_file=models"], ["'models' is a folder. Name a gin file in it",
+                                 "models/amlp_base_mlm.gin"]),
         (["--gin_file=models/t5_1_1_base.gin", "--format=xml"], ["xml", "markdown"]),
         (["--gin_file=models/remixer_tiny.gin", *TINY, "--input_length=300"],
          ["300", "max_length=256"]),

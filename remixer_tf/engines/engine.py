@@ -47,7 +47,7 @@ class Cost(NamedTuple):
     # An estimate of a replica's memory: variables, slots, gradients, and the largest
     # sum of the tensors alive at once.
     bytes: int
-    uncounted: tuple = ()  # of str, operations like these that `flops` leaves out
+    uncounted: tuple = ()  # of str, see `Products`
     rest: int = 0  # FLOPs of other arithmetic of this host in one step
 
 

@@ -72,10 +72,11 @@ WITHOUT_FORMULA = {
     "AvgPool": lambda x: tf.nn.avg_pool1d(x, 3, 1, "SAME"),
     "Betainc": lambda x: tf.math.betainc(x, x, x),
     "Cholesky": lambda x: tf.linalg.cholesky(x[:, :3, :3]),
-    "UnsortedSegmentSum": lambda x: tf.math.unsorted_segment_sum(x, [0, 0], 1),
+    "SegmentMean": lambda x: tf.math.segment_mean(x, [0, 0]),
     "While without products": lambda x: tf.while_loop(
         lambda y: tf.reduce_sum(y) < 9, lambda y: (y + 1,), (x,)
     )[0],
+    "complex Einsum": lambda x: tf.einsum("abc->a", tf.complex(x, x)),
     "complex Mul": lambda x: tf.math.real(tf.complex(x, x) * tf.complex(x, x)),
 }
 
@@ -85,6 +86,25 @@ def test_an_operation_without_a_formula_is_named(name):
     traced = tf.function(WITHOUT_FORMULA[name], autograph=False)
     found = op_flops(traced.get_concrete_function(tf.TensorSpec((2, 3, 4), "float32")))
     assert [op.type for op in found if not (op.matmul or op.rest)] == [name]
+
+
+def test_arithmetic_of_unknown_length_is_named():
+    traced = tf.function(lambda x: tf.transpose(tf.exp(x)))
+    (found,) = op_flops(traced.get_concrete_function(tf.TensorSpec((None, 4))))
+    assert (found.type, found.matmul, found.rest) == ("Exp", 0, 0)
+
+
+def test_an_update_without_a_formula_is_named():
+    variable = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def function():
+        tf.raw_ops.ResourceApplyGradientDescent(
+            var=variable.handle, alpha=0.1, delta=[1.0, 1.0]
+        )
+
+    (found,) = op_flops(function.get_concrete_function())
+    assert (found.type, found.rest) == ("ResourceApplyGradientDescent", 0)
 
 
 def test_moving_numbers_has_no_flops():

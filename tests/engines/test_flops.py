@@ -1,6 +1,7 @@
 """FLOPs of Keras' own layers and operations, by arithmetic, on both engines."""
 
 import keras
+import numpy as np
 import pytest
 from keras import layers, ops
 
@@ -103,9 +104,15 @@ def test_a_layer_and_its_gradients(name):
     assert count_training(layer, shape)[:2] == (expected, ())
 
 
-# A function, the shapes of its tensors, its products by hand, and whether it has others
-# that no formula here counts.
 MATRIX = (3, 4, 4)
+
+
+def as_complex(a):
+    return ops.cast(a, "complex64")
+
+
+# A function, the shapes of its tensors, its products by hand, and whether something of
+# it has no formula here.
 FUNCTIONS = {
     "ellipsis": (
         lambda a, b: ops.einsum("...ij,jk->...ik", a, b),
@@ -127,6 +134,38 @@ FUNCTIONS = {
         3 * 4**3,  # once
         True,
     ),
+    "loop without products": (
+        lambda a: ops.while_loop(lambda b: ops.sum(b) < 9, lambda b: (b + a,), (a,))[0],
+        [MATRIX],
+        0,
+        True,
+    ),
+    "branch without a formula": (
+        lambda a: ops.cond(ops.sum(a) > 0, lambda: a @ a, lambda: ops.cholesky(a)),
+        [MATRIX],
+        3 * 4**3,
+        True,
+    ),
+    "complex product": (
+        lambda a: ops.matmul(as_complex(a), as_complex(a)),
+        [MATRIX],
+        4 * 3 * 4**3,  # four products of real numbers for one
+        False,
+    ),
+    "complex arithmetic": (
+        lambda a: ops.real(as_complex(a) * as_complex(a)),
+        [MATRIX],
+        0,
+        True,
+    ),
+    "complex moves": (
+        lambda a: ops.imag(ops.conj(ops.transpose(as_complex(a)))),
+        [MATRIX],
+        0,
+        False,
+    ),
+    "average pooling": (lambda a: ops.average_pool(a, 2, 2), [LINE], 0, True),
+    "max pooling": (lambda a: ops.max_pool(a, 2, 2), [LINE], 0, True),
     "fft": (lambda a: ops.fft2((a, a))[0], [LINE], 0, True),
     "rfft": (lambda a: ops.rfft(a)[0], [LINE], 0, True),
     "cholesky": (lambda a: a @ ops.cholesky(a), [MATRIX], 3 * 4**3, True),
@@ -151,6 +190,11 @@ REST = {
     "pointwise": (lambda a: ops.exp(ops.relu(a) * 2) - a, 4 * NUMBERS),
     "sum": (lambda a: ops.sum(a, axis=1), NUMBERS),
     "cumulative": (lambda a: ops.cumsum(a, axis=1) + ops.cumprod(a, 2), 3 * NUMBERS),
+    "einsum of one": (lambda a: ops.einsum("bij->bi", a), NUMBERS),
+    "segments": (lambda a: ops.segment_sum(a, np.array([1, 0]), 2), NUMBERS),
+    "rounding": (lambda a: ops.floor(a) + ops.round(a), 3 * NUMBERS),
+    "angles": (lambda a: ops.arctan2(ops.sinh(a), a), 2 * NUMBERS),
+    "bounds": (lambda a: ops.clip(a, 0.0, 1.0), 2 * NUMBERS),
     "product": (lambda a: ops.matmul(a, ops.swapaxes(a, 1, 2)), 0),
     "softmax": (lambda a: ops.softmax(a), 5 * NUMBERS),
     "bfloat16": (lambda a: ops.tanh(ops.cast(a, "bfloat16")), NUMBERS),
@@ -164,7 +208,9 @@ def test_the_rest_is_counted(name):
     function, expected = REST[name]
     if name == "softmax" and keras.backend.backend() == "jax":
         expected += ROWS * LENGTH  # Its maximum is compared with -inf.
-    assert count(function, LINE).rest == expected
+    found = count(function, LINE)
+    assert found.rest == expected
+    assert bool(found.uncounted) == (name == "rfft")  # It is no matrix product.
 
 
 def test_the_rest_of_gradients():

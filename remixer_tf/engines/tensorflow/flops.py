@@ -33,16 +33,17 @@ def op_flops(concrete_function):
 
     Matrix products count 2 m n k, and convolutions, also of channels on their own and
     in gradients, 2 for each place and weight of their kernel. Pointwise arithmetic on
-    floats counts one for each output element, a reduction or cumulative sum one for
-    each input element, and a softmax five for each: max, difference, exponential, sum,
-    quotient. An FFT of n numbers, there or back, counts 5 n log2 n, half of it if they
-    are real. The body of a loop counts as often as its maximum says, and once if that
-    is unknown. The branch with the most products counts, and not the others. Unknown
-    shapes count nothing.
+    floats counts one for each output element, a reduction, cumulative or scattered sum
+    one for each input element, and a softmax five for each: max, difference,
+    exponential, sum, quotient. An FFT of n numbers, there or back, counts 5 n log2 n,
+    half of it if they are real. The body of a loop counts as often as its maximum says,
+    and once if that is unknown. The branch with the most products counts, and not the
+    others.
 
-    An operation on floats that has no formula here, such as "Cholesky" or "AvgPool", is
-    in the list with zeros, unless it only moves numbers. So is a loop of unknown
-    length: "While" if it has products, else "While without products".
+    An operation on floats that has no formula here, such as "Cholesky" or "AvgPool", or
+    whose shapes are unknown, is in the list with zeros, unless it only moves numbers.
+    So is a loop of unknown length: "While" if it has products, else "While without
+    products".
     """
     return list(_op_flops(concrete_function, ""))
 
@@ -50,10 +51,14 @@ def op_flops(concrete_function):
 def product_flops(concrete_function):
     """Returns the `Products` in a traced function; see `op_flops`."""
     found = op_flops(concrete_function)
-    heavy = [op for op in found if op.type == "While" or _HEAVY.search(op.type)]
+    left_out = {
+        op.type
+        for op in found
+        if not op.matmul and (not op.rest or _FFT.fullmatch(op.type))
+    }
     return Products(
         sum(op.matmul for op in found),
-        tuple(sorted({op.type for op in heavy if not op.matmul})),
+        tuple(sorted(left_out)),
         sum(op.rest for op in found),
     )
 
@@ -76,7 +81,11 @@ def _op_flops(function, prefix):
         times = _iterations(op)
         bodies = [list(_op_flops(f, f"{prefix}{op.name}/")) for f in _called(op)]
         if op.type in _BRANCHES:
-            bodies = [max(bodies, key=lambda body: sum(inner.matmul for inner in body))]
+            most = max(bodies, key=_sums)
+            bodies = [
+                [x for x in body if body is most or not (x.matmul or x.rest)]
+                for body in bodies
+            ]
         for inner in itertools.chain(*bodies):
             matmul, rest = (times or 1) * inner.matmul, (times or 1) * inner.rest
             yield inner._replace(matmul=matmul, rest=rest)
@@ -87,23 +96,35 @@ def _op_flops(function, prefix):
             yield OpFlops(prefix + op.name, "While without products", 0, 0)
 
 
+def _sums(found):
+    return sum(op.matmul for op in found), sum(op.rest for op in found)
+
+
 def _is_heavy(op):
     # One operand is only transposed or summed.
-    return _HEAVY.search(op.type) and (op.type != "Einsum" or len(op.inputs) > 1)
+    return _HEAVY.search(op.type) and not _is_of_one(op)
+
+
+def _is_of_one(op):
+    return op.type in _EINSUMS and len(op.inputs) == 1
 
 
 def _is_unknown(op):
-    """Whether an operation makes floats by arithmetic that has no formula here."""
+    """Whether an operation makes floats by arithmetic that counts nothing here."""
+    if not op.outputs:
+        return bool(_UPDATES.match(op.type))
     types = [tensor.dtype for tensor in op.outputs]
-    if any(dtype.is_complex for dtype in types):
-        known = _MOVES
-    elif any(dtype.is_floating for dtype in types):
-        known = _MOVES | _POINTWISE | _REDUCTIONS | _SOFTMAXES | {"AddN"}
-    else:
+    if not any(dtype.is_complex or dtype.is_floating for dtype in types):
         return False
-    if op.type in known or _RANDOM.match(op.type) or _HEAVY.search(op.type):
+    if op.type in _MOVES or _RANDOM.match(op.type):
         return False
-    return not any(_called(op))  # The called functions have the arithmetic.
+    if _is_of_one(op) and not _drops_labels(op):
+        return False
+    if any(_called(op)):  # The called functions have the arithmetic.
+        return False
+    # No formula, complex numbers or unknown shapes; an empty tensor has no arithmetic.
+    formula = op.type in _WITH_FORMULA and not any(x.is_complex for x in types)
+    return not (formula and all(x.shape.is_fully_defined() for x in op.inputs))
 
 
 # Operations that copy, choose or sort numbers, or read them.
@@ -122,6 +143,9 @@ _MOVES = set(
     "TensorListGetItem TensorListPopBack TensorListStack TensorScatterUpdate "
     "TensorStridedSliceUpdate Tile TopK TopKV2 Transpose Unpack ZerosLike".split()
 )
+_EINSUMS = {"Einsum", "XlaEinsum"}
+# Operations of optimizers that change variables and return nothing.
+_UPDATES = re.compile("Resource(Sparse)?(Apply|Scatter(Nd)?(?!Update))")
 _RANDOM = re.compile("(Stateless)?(Random|Truncated|Parameterized)")
 
 _BRANCHES = {"Case", "If", "StatelessCase", "StatelessIf"}
@@ -171,7 +195,7 @@ def _matmul_flops(op):
         transposed = op.get_attr("transpose_a")
     elif op.type in ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"):
         transposed = op.get_attr("adj_x")
-    elif op.type in ("Einsum", "XlaEinsum"):
+    elif op.type in _EINSUMS:
         return _einsum_flops(op)
     else:
         return 0
@@ -199,6 +223,12 @@ def _einsum_flops(op):
     return _of_product(op) * math.prod(sizes.values())
 
 
+def _drops_labels(op):
+    """Whether an einsum of one operand sums over some axis."""
+    operand, result = op.get_attr("equation").decode().split("->")
+    return bool(set(operand) - set(result))
+
+
 def _size(shape):
     """The number of elements; 0 if it is unknown."""
     return tf.TensorShape(shape).num_elements() or 0
@@ -217,6 +247,13 @@ _POINTWISE = set(
 _REDUCTIONS = set("BiasAddGrad Cumprod Cumsum L2Loss Max Mean Min Prod Sum".split())
 _ASSIGNMENTS = {"AssignAddVariableOp", "AssignSubVariableOp"}
 _SOFTMAXES = {"LogSoftmax", "Softmax"}
+# They count one for each element of the input of this number.
+_SCATTERS = {
+    **dict.fromkeys(("SegmentSum", "SegmentSumV2", "UnsortedSegmentSum"), 0),
+    **dict.fromkeys(("TensorScatterAdd", "TensorScatterSub"), 2),
+}
+_WITH_FORMULA = _POINTWISE | _REDUCTIONS | _SOFTMAXES | _SCATTERS.keys() | _EINSUMS
+_WITH_FORMULA |= {"AddN"}
 
 
 _FFT = re.compile(r"(Batch)?(?P<back>I)?(?P<real>R)?FFT(?P<axes>2D|3D)?")
@@ -241,6 +278,10 @@ def _rest_flops(op):
         return _size(op.outputs[0].shape)
     if op.type in _REDUCTIONS:
         return _size(op.inputs[0].shape)
+    if op.type in _SCATTERS:
+        return _size(op.inputs[_SCATTERS[op.type]].shape)
+    if _is_of_one(op):
+        return _size(op.inputs[0].shape) * _drops_labels(op)
     if op.type in _SOFTMAXES:
         return 5 * _size(op.outputs[0].shape)
     return 0

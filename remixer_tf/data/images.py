@@ -14,7 +14,14 @@ import keras
 import seqio
 import tensorflow as tf
 
-from remixer_tf.arguments import Check, Functions, Integer, PositiveInt, checked
+from remixer_tf.arguments import (
+    Check,
+    Functions,
+    Integer,
+    PositiveInt,
+    Text,
+    checked,
+)
 from remixer_tf.data.augmentation import Seeds, choose, mix
 from remixer_tf.data.kinds import ShardInfo
 from remixer_tf.data.pipeline import Batching
@@ -56,7 +63,7 @@ def image_dataset(
     transforms: Functions,
     *,
     batch_size,
-    split="train",
+    split: Text = "train",
     mixing: Annotated[Functions, _check_mixing] = (),
     seed: Integer = 0,
     steps_per_call: PositiveInt = 1,
@@ -116,7 +123,7 @@ def eval_images(
     transforms: Functions,
     *,
     batch_size: PositiveInt,
-    split="validation",
+    split: Text = "validation",
 ):
     """Batches of a split, every image once, in order; the last batch is filled up.
 

@@ -1,5 +1,6 @@
 """A configuration as a value: what gin text says, resolved where a part is called."""
 
+import contextlib
 import contextvars
 import copy
 import functools
@@ -73,11 +74,23 @@ class Bound:
             )
         self.configuration.note_defaults(self._key, self._entry, {*given, *left})
         left = self._resolved(left) | runs
-        if not self.scope:
-            return part(*args, **left, **kwargs)
-        # A user's @gin.configurable that the part calls finds the scope's values.
-        with gin.config_scope(self.scope.split("/")):
-            return part(*args, **left, **kwargs)
+        with self._mistakes():
+            if not self.scope:
+                return part(*args, **left, **kwargs)
+            # A user's @gin.configurable that the part calls finds the scope's values.
+            with gin.config_scope(self.scope.split("/")):
+                return part(*args, **left, **kwargs)
+
+    @contextlib.contextmanager
+    def _mistakes(self):
+        """Raises what Keras' own part says of its arguments as a UserError."""
+        try:
+            yield
+        except (TypeError, ValueError) as error:
+            if self.__wrapped__.__module__.partition(".")[0] != "keras":
+                raise
+            said = " ".join(str(error).split())
+            raise UserError(f"{self.__name__} (of Keras): {said}") from error
 
     def arguments(self):
         """Returns what the configuration binds to the part's arguments."""

@@ -453,6 +453,22 @@ def test_of_processes_that_a_command_does_not_take(
         assert repr(value_of(settings, name)) == DEVICES[name][1]
 
 
+@pytest.mark.parametrize(
+    ("part", "binding", "said"),
+    [
+        ("CutMix", "factor = (2, 3)", "The `factor` argument should be a number"),
+        ("SGD", "momentum = 5", "`momentum` must be a float between [0, 1]."),
+        ("SGD", "momentum = 'x'", ""),  # a TypeError in Python's words
+    ],
+)
+def test_of_a_part_of_keras(part, binding, said):
+    settings = configuration.read(
+        [], [f"{part}.{binding}", f"train.optimizer = @{part}"], complete=False
+    )
+    message = message_of(part_of(settings, part))
+    assert message.startswith(f"{part} (of Keras): {said}")
+
+
 def test_a_command_shows_one_line(tmp_path, monkeypatch, capfd):
     arguments = [f"--model_dir={tmp_path}", *BYTES, *SIZES, *TINY, "--gin.BATCH_SIZE=0"]
     monkeypatch.setattr("sys.argv", ["remixer_tf", "train", *arguments])

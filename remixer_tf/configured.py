@@ -5,6 +5,7 @@ from remixer_tf.configuration import hyperparameters
 from remixer_tf.configuration.result_bindings import evaluation_bindings
 from remixer_tf.configuration.values import TWO_FILES
 from remixer_tf.data.pipeline import batch_shapes, data_of, train_dataset
+from remixer_tf.data.vocabularies import describe_vocabularies
 from remixer_tf.engines.jax.engine import JaxEngine
 from remixer_tf.engines.jax.layout import Layout, declare_run
 from remixer_tf.errors import UserError
@@ -15,6 +16,7 @@ from remixer_tf.run import Run
 from remixer_tf.tasks.folders import data_folders
 from remixer_tf.training.loop import train
 from remixer_tf.training.settings import Checkpointing, Launch, Schedule, Watching
+from remixer_tf.training.timed_batches import check_vocabulary_size
 
 
 def layout_of(configuration):
@@ -71,12 +73,12 @@ def check_train(configuration, metric=None):
     optimizer = configuration.value(train, "optimizer")
     model, _ = declare_run(run.make_model, optimizer, run.dtype_policy)
     dataset = configuration.value(train, "dataset")
-    if getattr(dataset, "__wrapped__", None) is train_dataset:  # else its data say
-        lengths = configuration.value(Run, "feature_lengths")
-        lengths = configuration.value(train_dataset, "feature_lengths", lengths)
-        batching = configuration.value(train_dataset, "batching")
-        try_shapes(model, objective, batch_shapes(batching, lengths))
     with data_folders(configuration.data_folders()):
+        if getattr(dataset, "__wrapped__", None) is train_dataset:  # else its data say
+            task, lengths = data_of_run(configuration)
+            check_vocabulary_size(describe_vocabularies(task), model)
+            batching = configuration.value(train_dataset, "batching")
+            try_shapes(model, objective, batch_shapes(batching, lengths))
         evaluations = configuration.value(train, "evaluations", ())
         best = configuration.call(Checkpointing).best
         schedule.check_evaluations(evaluations, best)

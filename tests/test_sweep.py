@@ -404,6 +404,7 @@ def test_a_mixer_that_cannot_be_packed_starts_no_run(stand_in):
         ("--gin.Batching.length_buckets=[{'inputs': 2, 'targets': 2}]", "^Packing"),
         ("--gin.FEATURE_LENGTHS={'inputs': 4}", "^feature_lengths must have"),
         ("--gin.TASK=toi", "^No task or mixture"),
+        ("--gin.VOCAB_SIZE=100", "^The vocabulary of inputs has 259 ids.* is 100"),
     ],
 )
 def test_a_run_that_cannot_begin_starts_no_run(stand_in, argument, message):

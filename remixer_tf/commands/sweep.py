@@ -164,18 +164,20 @@ def _check(runs, metric):
 
     metric = metric and re.sub(r" \(\w+\.json\)$", "", metric)
     waiting = {run.setting: run for run in runs if not _has_ended(run)}
-    for run in waiting.values():
-        arguments = f"--model_dir={run.folder}", *run.arguments
-        settings = configuration.read_configuration(
-            configuration.parse_command_line(arguments, None, configuration.add_common)
-        )
-        try:
-            with vocabularies_for_a_while(), data_errors():
-                check_train(settings, metric)
-        except UserError as error:
-            if run.setting == _ONLY:
-                raise
-            raise UserError(f"{run.setting}: {error}") from error
+    with vocabularies_for_a_while():
+        for run in waiting.values():
+            arguments = f"--model_dir={run.folder}", *run.arguments
+            options = configuration.parse_command_line(
+                arguments, None, configuration.add_common
+            )
+            settings = configuration.read_configuration(options)
+            try:
+                with data_errors():
+                    check_train(settings, metric)
+            except UserError as error:
+                if run.setting == _ONLY:
+                    raise
+                raise UserError(f"{run.setting}: {error}") from error
 
 
 def _grid(text):

@@ -130,6 +130,31 @@ def test_means_and_deviations_over_seeds(stand_in, capsys):
     )
 
 
+def test_a_folder_has_one_configuration(stand_in, tmp_path, capsys):
+    """Arguments decide, and what gin files say; TRAIN_STEPS may grow in both."""
+    grid = "--grid=RATE=[1.0]"
+    file, run = tmp_path / "a.gin", stand_in / "RATE=1.0,seed=0"
+    sweep(stand_in, grid)
+    refused = pytest.raises(
+        UserError,
+        match=r"RATE=1.0,seed=0 has a run of another configuration: BATCH_SIZE: 2, now "
+        r"4\. Set another --model_dir, or remove that folder\.",
+    )
+    with refused:
+        sweep(stand_in, grid, "--gin.BATCH_SIZE=4")
+    file.write_text(CONFIGURATION.replace("BATCH_SIZE = 2", "BATCH_SIZE = 4"))
+    with refused:
+        sweep(stand_in, grid)
+    file.write_text("# The same.\n" + CONFIGURATION)
+    sweep(stand_in, grid)
+    assert len(calls(run)) == 1
+    file.write_text(CONFIGURATION.replace("STEPS = 1000", "STEPS = 2000"))
+    sweep(stand_in, grid)
+    assert len(calls(run)) == 2
+    sweep(stand_in, grid)
+    assert len(calls(run)) == 2
+
+
 def test_contestants(stand_in, capsys):
     """The losses are 1 and 2, next to 20 and 21 of the same seeds."""
     options = "--grid=RATE=[1.0, 20.0]", "--seeds=2", "--format=csv"
@@ -278,7 +303,7 @@ def test_runs_end_with_a_sweep_that_is_killed(tmp_path):
 import sys, time
 from remixer_tf.commands import sweep
 sys.executable = {str(run)!r}
-sweep._start(sweep._Run("a", {str(tmp_path)!r}, ()))
+sweep._start(sweep._Run("a", {str(tmp_path)!r}, ()), "")
 time.sleep(60)
 """
     log, deadline = tmp_path / "sweep.log", time.monotonic() + 60

@@ -1,12 +1,14 @@
 """Trains a model for each setting and seed, and compares the results.
 
 Each run is `remixer_tf train` in a folder of its own below --model_dir, where sweep.log
-has its output. Run the same command again to resume: runs that have ended are skipped,
-and others continue. The table has a column for each setting: means and standard
-deviations over the seeds that have ended. As CSV it has each run too.
+has its output, and sweep.gin its configuration. Run the same command again to resume:
+runs that have ended are skipped, and others continue. A folder of another configuration
+is refused; only TRAIN_STEPS may grow. The table has a column for each setting: means
+and standard deviations over the seeds that have ended. As CSV it has each run too.
 """
 
 import collections
+import contextlib
 import hashlib
 import itertools
 import json
@@ -33,12 +35,14 @@ from remixer_tf.configuration.bindings import (
     name_of,
     read_text,
 )
-from remixer_tf.errors import UserError
+from remixer_tf.errors import UserError, shorten
 
 _POLL_SECONDS = 0.2
 _NAME_LENGTH = 100
 _ONLY = "all"  # the setting of a sweep that has no others
-_ENDED = "sweep_ended.json"  # in a run's folder: the arguments with which it has ended
+# In a run's folder: its configuration, and the arguments with which it has ended.
+_CONFIGURATION, _ENDED = "sweep.gin", "sweep_ended.json"
+_MAY_CHANGE = ("TRAIN_STEPS", "Schedule.train_steps")
 
 
 class _Run(NamedTuple):
@@ -82,7 +86,7 @@ def run(options):
     from remixer_tf.engines.jax.layout import leave_accelerators
 
     leave_accelerators()
-    _check(runs, options.metric)
+    runs = _check(runs, options.metric)
     from remixer_tf.training.run_folder import check_writable
 
     check_writable(options.model_dir)
@@ -154,23 +158,29 @@ def _contestants(files):
 
 
 def _check(runs, metric):
-    """Reads each setting and tries it without data, so that a mistake starts no run.
+    """Reads each run, and tries each setting without data: a mistake starts no run.
 
-    With a metric, a setting whose evaluations do not give it is a UserError.
+    Returns {run: its configuration as gin text}. With a metric, a setting whose
+    evaluations do not give it is a UserError.
     """
     from remixer_tf.configured import check_train
     from remixer_tf.data.failures import data_errors
     from remixer_tf.data.vocabulary_training import vocabularies_for_a_while
 
     metric = metric and re.sub(r" \(\w+\.json\)$", "", metric)
-    waiting = {run.setting: run for run in runs if not _has_ended(run)}
+    texts, tried = {}, set()
     with vocabularies_for_a_while():
-        for run in waiting.values():
+        for run in runs:
             arguments = f"--model_dir={run.folder}", *run.arguments
             options = configuration.parse_command_line(
                 arguments, None, configuration.add_common
             )
             settings = configuration.read_configuration(options)
+            texts[run] = settings.text(defaults=False)
+            _check_folder(run, texts[run])
+            if run.setting in tried or _has_ended(run, texts[run]):
+                continue
+            tried.add(run.setting)
             try:
                 with data_errors():
                     check_train(settings, metric)
@@ -178,6 +188,29 @@ def _check(runs, metric):
                 if run.setting == _ONLY:
                     raise
                 raise UserError(f"{run.setting}: {error}") from error
+    return texts
+
+
+def _check_folder(run, text):
+    """Raises a UserError if a run's folder has another configuration than `text`."""
+    from remixer_tf.training.run_files import changed_bindings
+
+    before = _read(run, _CONFIGURATION) or text
+    changes = changed_bindings(before, text, _MAY_CHANGE)
+    if changes and _read(run, "operative_config.gin"):  # else nothing was trained
+        raise UserError(
+            f"{run.folder} has a run of another configuration: {shorten(changes)}. Set "
+            "another --model_dir, or remove that folder."
+        )
+
+
+def _read(run, name):
+    """The text of a file in a run's folder; "" if either is missing."""
+    try:
+        with open(os.path.join(run.folder, name), encoding="utf-8") as file:
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
 
 
 def _grid(text):
@@ -217,13 +250,16 @@ def _folder_name(text):
 
 
 def _train_all(runs, at_once):
-    """Trains the runs that have not ended; returns {run: why} of those that failed."""
+    """Trains the runs that have not ended; returns {run: why} of those that failed.
+
+    `runs` is {run: its configuration as gin text}.
+    """
     from remixer_tf.checkpoints.whole_folder import write_json
     from remixer_tf.training.progress import format_seconds
     from remixer_tf.training.stop_signal import StopSignal
 
     names = {run.folder: os.path.basename(run.folder) for run in runs}
-    waiting = collections.deque(run for run in runs if not _has_ended(run))
+    waiting = collections.deque(run for run in runs if not _has_ended(run, runs[run]))
     if len(waiting) < len(runs):
         console.say(f"{len(runs) - len(waiting)} of {len(runs)} runs have ended before")
     live, failed = {}, {}  # live: {folder: (run, process, start)}
@@ -232,7 +268,7 @@ def _train_all(runs, at_once):
             while waiting or live:
                 while waiting and len(live) < at_once:
                     run = waiting.popleft()
-                    live[run.folder] = run, _start(run), time.monotonic()
+                    live[run.folder] = run, _start(run, runs[run]), time.monotonic()
                     name = names[run.folder]
                     console.say(f"{name}: training", fields={"run": name})
                 time.sleep(_POLL_SECONDS)
@@ -252,8 +288,13 @@ def _train_all(runs, at_once):
     return failed
 
 
-def _start(run):
+def _start(run, text):
+    from remixer_tf.checkpoints.whole_folder import write_whole
+
     os.makedirs(run.folder, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):  # It goes on, to more steps.
+        os.remove(os.path.join(run.folder, _ENDED))
+    write_whole(os.path.join(run.folder, _CONFIGURATION), text)
     command = "train", f"--model_dir={run.folder}", *run.arguments
     return start_command(command, os.path.join(run.folder, "sweep.log"))
 
@@ -281,15 +322,15 @@ def _why(run, code):
     return f"failed with exit code {code}: {last} ({path})"
 
 
-def _has_ended(run):
-    """Whether a run has ended with the same arguments."""
+def _has_ended(run, text):
+    """Whether a run has ended with the same configuration and arguments."""
     if not os.path.exists(os.path.join(run.folder, "train_summary.json")):
         return False
     try:
-        with open(os.path.join(run.folder, _ENDED), encoding="utf-8") as file:
-            return json.load(file) == list(run.arguments)
-    except (OSError, ValueError):
+        arguments = json.loads(_read(run, _ENDED))
+    except ValueError:
         return False
+    return arguments == list(run.arguments) and _read(run, _CONFIGURATION) == text
 
 
 def _write_table(runs, failed, options):

@@ -41,12 +41,8 @@ def write_configuration(model_dir, text, step):
     if tf.io.gfile.exists(path):
         with tf.io.gfile.GFile(path) as file:
             earlier = file.read()
-    old, new = _bindings(earlier), _bindings(text)
-    changes = [
-        f"  {name}: {_short(old.get(name))}, now {_short(new.get(name))}"
-        for name in {**new, **old}
-        if old.get(name) != new.get(name) and (step or name in old)
-    ]
+    names = set() if step else {*_bindings(text)} - {*_bindings(earlier)}
+    changes = [f"  {x}" for x in changed_bindings(earlier, text, without=names)]
     if changes:
         kept = os.path.join(model_dir, f"operative_config_{step}.gin")
         if not tf.io.gfile.exists(kept):  # Otherwise no step was saved in between.
@@ -56,6 +52,19 @@ def write_configuration(model_dir, text, step):
         message = "\n".join([f"the configuration has changed since {kept}:", *changes])
     write_whole(path, text)
     return message
+
+
+def changed_bindings(old, new, without=()):
+    """Returns a list of str, such as "A: 1, now 2", of what differs in two gin texts.
+
+    `without` has names that are left out.
+    """
+    old, new = _bindings(old), _bindings(new)
+    return [
+        f"{name}: {_short(old.get(name))}, now {_short(new.get(name))}"
+        for name in {**new, **old}
+        if old.get(name) != new.get(name) and name not in without
+    ]
 
 
 def _bindings(text):

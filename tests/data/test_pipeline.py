@@ -8,6 +8,7 @@ import seqio
 import tensorflow as tf
 
 from remixer_tf.data import epochs, eval_batches, pipeline
+from remixer_tf.data.classification import ClassifierFeatureConverter
 from remixer_tf.data.codec import Codec
 from remixer_tf.data.failures import data_errors
 from remixer_tf.data.language_model import LanguageModelFeatureConverter
@@ -538,3 +539,12 @@ def test_rates_that_are_no_shares_are_one_line():
     with pytest.raises(UserError, match=message):
         elements(1, outer)
     pipeline._check_rates(seqio.Mixture("mixed", [(tasks[0], 0), (tasks[1], 2.5)]))
+
+
+def test_a_converter_that_cannot_pack_is_named():
+    batching = pipeline.Batching(
+        batch_size=2, feature_converter=ClassifierFeatureConverter, pack=True
+    )
+    message = "ClassifierFeatureConverter cannot pack examples. Set Batching.pack = F"
+    with pytest.raises(UserError, match=message):
+        pipeline.batch_shapes(batching, {"inputs": 4, "targets": 1})

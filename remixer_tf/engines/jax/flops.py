@@ -85,7 +85,7 @@ def _called(equation):
     total = repeats * sum(products.flops for products in inner)
     rest = repeats * sum(products.rest for products in inner)
     if name == "while" and (total or rest):
-        uncounted.add("while" if total else "while without products")
+        uncounted.add("while")
     return Products(total, tuple(uncounted), rest)
 
 

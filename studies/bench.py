@@ -30,7 +30,7 @@ from studies import runs
 from studies.bench_models import MATCHES, REFERENCE, SETTINGS, contestants
 
 # What lines of one setting, and of one contestant with other seeds, have in common.
-_OF_SETTING = ["gin", "data", "steps"]
+_OF_SETTING = ["data", "steps"]
 _OF_CONTESTANT = ["settings", "width", "parameters", "flops"]
 _RUNS_OF_A_PROCESS = 25  # TensorFlow starts once for them, and keeps their memory.
 
@@ -152,16 +152,16 @@ def measure(cell, size, gin, data):
     }
     seconds = round(result["cpu_seconds"], 1)
     facts = {"steps": result["steps"], "metrics": metrics, "cpu_seconds": seconds}
-    return {**cell._asdict(), **size, **_known(cell, gin, data), **facts}
+    return {**cell._asdict(), **size, "gin": gin, **_known(cell, gin, data), **facts}
 
 
 def _known(cell, gin, data):
-    """What a line has of its cell before the run: gin, and digests."""
+    """The digests of a line, of its cell's settings and data."""
     files, bindings = _settings(cell.setting, cell.mixer, gin)
     settings, *data = runs.identity(runs.Run(cell.name, files, bindings, data, ""))
     if cell.setting == "seq2seq":
         data = []  # mini_cogs is code, and its words are those of its training set.
-    return {"gin": gin, "settings": settings, "data": data}
+    return {"settings": settings, "data": data}
 
 
 def _check(cells, done, gin, data):
@@ -172,8 +172,7 @@ def _check(cells, done, gin, data):
             known[cell[:2]] = _known(cell, gin, data[cell.setting])
     for cell, line in done.items():
         ran_with = {
-            "gin": f"--gin_file and --gin {line['gin']}",
-            "settings": "gin files that said something else",
+            "settings": f"other settings, by {line['gin']}",
             "data": "another --text",
         }
         for name, value in known[cell[:2]].items():

@@ -68,10 +68,10 @@ def settings_of(files, bindings):
 
 @functools.cache
 def data_of(path):
-    """A digest of a file, or of a folder's files and their names."""
+    """A digest of a file, or of a folder's files and their names, but hidden ones."""
     root = pathlib.Path(path)
     digest = hashlib.sha256()
-    for file in sorted(filter(pathlib.Path.is_file, [root, *root.rglob("*")])):
+    for file in sorted(filter(pathlib.Path.is_file, [root, *root.rglob("[!.]*")])):
         digest.update(f"{file.relative_to(root)}\n".encode())
         with open(file, "rb") as opened:
             digest.update(hashlib.file_digest(opened, "sha256").digest())

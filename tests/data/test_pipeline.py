@@ -545,6 +545,7 @@ def test_a_converter_that_cannot_pack_is_named():
     batching = pipeline.Batching(
         batch_size=2, feature_converter=ClassifierFeatureConverter, pack=True
     )
+    lengths = {"inputs": 4, "token_types": 4, "targets": 1}
     message = "ClassifierFeatureConverter cannot pack examples. Set Batching.pack = F"
     with pytest.raises(UserError, match=message):
-        pipeline.batch_shapes(batching, {"inputs": 4, "targets": 1})
+        pipeline.batch_shapes(batching, lengths)

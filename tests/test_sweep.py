@@ -141,12 +141,20 @@ def test_a_folder_that_began_with_other_settings(stand_in, tmp_path, capsys):
     assert [len(calls(run)) for run in runs] == [1, 1]
     assert not capsys.readouterr().err
     file.write_text(CONFIGURATION.replace("BATCH_SIZE = 2", "BATCH_SIZE = 4"))
+    for run in runs:  # A run that failed before it trained began with nothing.
+        (run / "operative_config.gin").unlink()
+        (run / "sweep_ended.json").unlink()
+    sweep(stand_in, grid, seeds)
+    sweep(stand_in, grid, seeds)
+    assert [len(calls(run)) for run in runs] == [2, 2]
+    assert not capsys.readouterr().err
+    file.write_text(CONFIGURATION.replace("BATCH_SIZE = 2", "BATCH_SIZE = 8"))
     for _ in range(2):  # The warning stays.
         sweep(stand_in, grid, seeds)
-        assert [len(calls(run)) for run in runs] == [2, 2]
+        assert [len(calls(run)) for run in runs] == [3, 3]
         (line,) = capsys.readouterr().err.splitlines()
         assert line == (
-            f"warning: {runs[0]} began with other settings: BATCH_SIZE: 2, now 4. To "
+            f"warning: {runs[0]} began with other settings: BATCH_SIZE: 4, now 8. To "
             "train it anew, set another --model_dir."
         )
 

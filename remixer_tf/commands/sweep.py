@@ -197,7 +197,7 @@ def _warn_of_changes(runs, text):
     """Warns if a run of a setting began with another configuration than `text`."""
     from remixer_tf.training.run_files import changed_bindings
 
-    for run in runs:
+    for run in filter(_has_begun, runs):
         changes = changed_bindings(_read(run, _BEGAN) or text, text)
         if changes:
             console.say(
@@ -207,6 +207,11 @@ def _warn_of_changes(runs, text):
                 sys.stderr,
             )
             return  # Other seeds have the same ones.
+
+
+def _has_begun(run):
+    """Whether a run has trained; it may have failed before."""
+    return os.path.exists(os.path.join(run.folder, configuration.RUN_FILE))
 
 
 def _read(run, name):
@@ -298,7 +303,7 @@ def _start(run, text):
     from remixer_tf.checkpoints.whole_folder import write_whole
 
     os.makedirs(run.folder, exist_ok=True)
-    if not _read(run, _BEGAN):
+    if not _has_begun(run):
         write_whole(os.path.join(run.folder, _BEGAN), text)
     command = "train", f"--model_dir={run.folder}", *run.arguments
     return start_command(command, os.path.join(run.folder, "sweep.log"))

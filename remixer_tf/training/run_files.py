@@ -41,8 +41,7 @@ def write_configuration(model_dir, text, step):
     if tf.io.gfile.exists(path):
         with tf.io.gfile.GFile(path) as file:
             earlier = file.read()
-    names = set() if step else {*_bindings(text)} - {*_bindings(earlier)}
-    changes = [f"  {x}" for x in changed_bindings(earlier, text, without=names)]
+    changes = [f"  {x}" for x in changed_bindings(earlier, text, added=step > 0)]
     if changes:
         kept = os.path.join(model_dir, f"operative_config_{step}.gin")
         if not tf.io.gfile.exists(kept):  # Otherwise no step was saved in between.
@@ -54,16 +53,16 @@ def write_configuration(model_dir, text, step):
     return message
 
 
-def changed_bindings(old, new, without=()):
+def changed_bindings(old, new, added=True):
     """Returns a list of str, such as "A: 1, now 2", of what differs in two gin texts.
 
-    `without` has names that are left out.
+    `added` says whether names that the old text lacks count.
     """
     old, new = _bindings(old), _bindings(new)
     return [
         f"{name}: {_short(old.get(name))}, now {_short(new.get(name))}"
         for name in {**new, **old}
-        if old.get(name) != new.get(name) and name not in without
+        if old.get(name) != new.get(name) and (added or name in old)
     ]
 
 

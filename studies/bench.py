@@ -29,7 +29,7 @@ from remixer_tf.errors import UserError
 from studies import runs
 from studies.bench_models import MATCHES, REFERENCE, SETTINGS, contestants
 
-# What lines of one setting, and of one contestant with other seeds, have in common.
+# Fields that are equal in all lines of a setting, and in those of a contestant's seeds.
 _OF_SETTING = ["data", "steps"]
 _OF_CONTESTANT = ["settings", "width", "parameters", "flops"]
 _RUNS_OF_A_PROCESS = 25  # TensorFlow starts once for them, and keeps their memory.

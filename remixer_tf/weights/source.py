@@ -176,8 +176,8 @@ def take(model, source):
 def logits_distance(expected, received, batch):
     """The largest difference of two models' logits of a batch, in deviations.
 
-    `expected` is the model whose logits' standard deviation is 1. What logits are
-    computed from counts too: a head of zeros gives equal logits to all.
+    `expected` is the model whose logits' standard deviation is 1. The head's inputs are
+    compared too: a head of zeros gives equal logits to all.
     """
     return np.max(
         [

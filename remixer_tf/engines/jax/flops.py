@@ -47,9 +47,9 @@ def product_flops(jaxpr):
     """Returns the `Products` of a jaxpr.
 
     A multiply-add counts 2, and 8 of complex numbers. The rest is counted as on
-    TensorFlow: one for each output element of pointwise arithmetic and for each input
-    element of a reduction or scattered sum, and 5 n log2 n for a Fourier transform of n
-    numbers, half of it if they are real. A scan's body counts as often as it runs,
+    TensorFlow. Pointwise arithmetic counts one for each output element, and a reduction
+    or scattered sum one for each input element. A Fourier transform of n numbers counts
+    5 n log2 n, half of it if they are real. A scan's body counts as often as it runs,
     another loop's body once. The branch with the most products counts, and not the
     others.
 
